@@ -1,0 +1,78 @@
+//! Memory that one frame is received into, with its body on a 64-byte boundary.
+//!
+//! A message is a 32-byte header and a body (contract §6.1). Placing the header 32 bytes into a 64-byte
+//! line aligns the body, and with it the row block, whose offset is a multiple of 64 (§6.3): rows can be
+//! read, or copied to a device, where they arrived.
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+const LINE: usize = 64;
+const HEADER: usize = 32;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
+struct Line([u8; LINE]);
+
+/// A fixed piece of memory for one frame. Never grows: a length is compared with
+/// [`capacity`](Self::capacity) before a byte is read.
+pub struct FrameBuffer {
+    lines: Vec<Line>,
+    capacity: usize,
+}
+
+impl FrameBuffer {
+    /// Zeroed memory for frames of up to `capacity` bytes, header included. The pages are touched only
+    /// when a frame fills them.
+    ///
+    /// # Errors
+    /// [`BufferError`] when the memory cannot be had.
+    pub fn new(capacity: usize) -> Result<Self, BufferError> {
+        let lines = (HEADER + capacity).div_ceil(LINE);
+        let lines = Line::new_vec_zeroed(lines).map_err(|_| BufferError { bytes: capacity })?;
+        Ok(Self { lines, capacity })
+    }
+
+    /// Bytes of the largest frame this buffer holds.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The first `len` bytes of the frame.
+    ///
+    /// # Panics
+    /// If `len` exceeds the capacity: the transport checks lengths first.
+    pub fn frame(&self, len: usize) -> &[u8] {
+        assert!(len <= self.capacity, "frame of {len} bytes in a buffer of {}", self.capacity);
+        &self.lines.as_bytes()[HEADER..HEADER + len]
+    }
+
+    /// The first `len` bytes of the frame, to be filled.
+    ///
+    /// # Panics
+    /// If `len` exceeds the capacity.
+    pub fn frame_mut(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= self.capacity, "frame of {len} bytes in a buffer of {}", self.capacity);
+        &mut self.lines.as_mut_bytes()[HEADER..HEADER + len]
+    }
+}
+
+/// The operating system refused the memory for a frame.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no memory for a frame buffer of {bytes} bytes")]
+pub struct BufferError {
+    /// Bytes asked for.
+    pub bytes: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_body_starts_on_a_64_byte_boundary() {
+        let mut buffer = FrameBuffer::new(1000).unwrap();
+        assert_eq!(buffer.frame(1000)[HEADER..].as_ptr().addr() % LINE, 0);
+        buffer.frame_mut(1000)[999] = 9;
+        assert_eq!(buffer.frame(1000)[999], 9);
+    }
+}

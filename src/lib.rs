@@ -1,0 +1,15 @@
+//! dspark: the remote drafter of DSpark speculative decoding.
+//!
+//! Modules in dependency order; each may use only those above it.
+//!
+//! - [`geometry`]: the numbers both ends of the wire agree on.
+//! - [`digest`]: SHA-256 of bytes and files.
+//! - [`buffer`]: memory one frame is received into.
+//! - [`plan`]: what one STEP asks of a backend.
+//! - [`drafter`]: backends that execute plans.
+
+pub mod buffer;
+pub mod digest;
+pub mod drafter;
+pub mod geometry;
+pub mod plan;
