@@ -1,8 +1,12 @@
-//! Memory that one frame is received into, with its body on a 64-byte boundary.
+//! Memory: one frame with its body on a 64-byte boundary, and bytes shared with a file mapping.
 //!
 //! A message is a 32-byte header and a body (contract §6.1). Placing the header 32 bytes into a 64-byte
 //! line aligns the body, and with it the row block, whose offset is a multiple of 64 (§6.3): rows can be
 //! read, or copied to a device, where they arrived.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -64,9 +68,56 @@ pub struct BufferError {
     pub bytes: usize,
 }
 
+/// A range of bytes that stays valid as long as somebody holds it: part of a mapped file, of an embedded
+/// one, or of plain memory. Cloning copies no bytes.
+#[derive(Clone)]
+pub struct SharedBytes {
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    range: Range<usize>,
+}
+
+impl SharedBytes {
+    /// All bytes of `owner`.
+    pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        let range = 0..owner.as_ref().len();
+        Self { owner: Arc::new(owner), range }
+    }
+
+    /// A part of these bytes.
+    ///
+    /// # Panics
+    /// If `range` does not lie inside.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len(), "slice outside shared bytes");
+        let start = self.range.start + range.start;
+        Self { owner: self.owner.clone(), range: start..start + range.len() }
+    }
+}
+
+impl Deref for SharedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &(*self.owner).as_ref()[self.range.clone()]
+    }
+}
+
+impl fmt::Debug for SharedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedBytes({} bytes)", self.len())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slice_of_a_slice_is_counted_from_its_own_start() {
+        let all = SharedBytes::new((0..100u8).collect::<Vec<_>>());
+        let part = all.slice(10..50).slice(5..8);
+        assert_eq!(&part[..], [15, 16, 17]);
+    }
 
     #[test]
     fn the_body_starts_on_a_64_byte_boundary() {
