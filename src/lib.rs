@@ -6,6 +6,10 @@
 //! - [`digest`]: SHA-256 of bytes and files.
 //! - [`buffer`]: memory one frame is received into.
 //! - [`plan`]: what one STEP asks of a backend.
+//! - [`protocol`]: bytes to messages and back.
+//! - [`window`]: which positions a slot holds.
+//! - [`ring`]: row bytes where the window says they are.
+//! - [`session`]: admits frames, keeps seq and slots, turns a STEP into statuses and a plan.
 //! - [`drafter`]: backends that execute plans.
 
 pub mod buffer;
@@ -13,3 +17,7 @@ pub mod digest;
 pub mod drafter;
 pub mod geometry;
 pub mod plan;
+pub mod protocol;
+pub mod ring;
+pub mod session;
+pub mod window;

@@ -1,0 +1,44 @@
+//! What several integration tests share: fixture files and the geometries they speak.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+
+use dspark::geometry::{Geometry, LIVE};
+use serde_json::Value;
+
+/// The wire fixtures' small geometry.
+pub const MINI: Geometry = Geometry { hidden: 8, vocab_size: 5000, noise_token_id: 4999, ..LIVE };
+
+/// Path of a fixture.
+pub fn fixture(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
+}
+
+/// Every JSON file of a fixture folder whose name starts with `prefix`, by name.
+pub fn json_files(folder: &str, prefix: &str) -> Vec<(String, Value)> {
+    let mut files: Vec<_> = std::fs::read_dir(fixture(folder))
+        .expect("list fixtures")
+        .map(|entry| entry.expect("list fixtures").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "json"))
+        .map(|path| {
+            let name = path.file_stem().expect("a file name").to_string_lossy().into_owned();
+            let text = std::fs::read(&path).expect("read fixture");
+            (name, serde_json::from_slice(&text).expect("fixture is JSON"))
+        })
+        .filter(|(name, _): &(String, Value)| name.starts_with(prefix))
+        .collect();
+    files.sort_by(|a, b| a.0.cmp(&b.0));
+    assert!(!files.is_empty(), "no fixture {folder}/{prefix}*");
+    files
+}
+
+/// The bytes of a hex field.
+pub fn hex_field(value: &Value, field: &str) -> Vec<u8> {
+    let text = value[field].as_str().unwrap_or_else(|| panic!("no field {field}"));
+    hex::decode(text).expect("fixture hex")
+}
+
+/// A hex field of 32 bytes.
+pub fn digest_field(value: &Value, field: &str) -> [u8; 32] {
+    hex_field(value, field).try_into().expect("32 bytes")
+}
