@@ -7,15 +7,15 @@ use dspark::geometry::{Geometry, LIVE};
 use serde_json::Value;
 
 /// The wire fixtures' small geometry.
-pub const MINI: Geometry = Geometry { hidden: 8, vocab_size: 5000, noise_token_id: 4999, ..LIVE };
+pub(crate) const MINI: Geometry = Geometry { hidden: 8, vocab_size: 5000, noise_token_id: 4999, ..LIVE };
 
 /// Path of a fixture.
-pub fn fixture(path: &str) -> PathBuf {
+pub(crate) fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
 }
 
 /// Every JSON file of a fixture folder whose name starts with `prefix`, by name.
-pub fn json_files(folder: &str, prefix: &str) -> Vec<(String, Value)> {
+pub(crate) fn json_files(folder: &str, prefix: &str) -> Vec<(String, Value)> {
     let mut files: Vec<_> = std::fs::read_dir(fixture(folder))
         .expect("list fixtures")
         .map(|entry| entry.expect("list fixtures").path())
@@ -33,12 +33,12 @@ pub fn json_files(folder: &str, prefix: &str) -> Vec<(String, Value)> {
 }
 
 /// The bytes of a hex field.
-pub fn hex_field(value: &Value, field: &str) -> Vec<u8> {
+pub(crate) fn hex_field(value: &Value, field: &str) -> Vec<u8> {
     let text = value[field].as_str().unwrap_or_else(|| panic!("no field {field}"));
     hex::decode(text).expect("fixture hex")
 }
 
 /// A hex field of 32 bytes.
-pub fn digest_field(value: &Value, field: &str) -> [u8; 32] {
+pub(crate) fn digest_field(value: &Value, field: &str) -> [u8; 32] {
     hex_field(value, field).try_into().expect("32 bytes")
 }
