@@ -6,9 +6,11 @@
 //! - [`digest`]: SHA-256 of bytes and files.
 //! - [`buffer`]: memory one frame is received into.
 //! - [`plan`]: what one STEP asks of a backend.
+//! - [`checkpoint`]: a drafter's files: receipt, identities, configuration, tensors.
 //! - [`drafter`]: backends that execute plans.
 
 pub mod buffer;
+pub mod checkpoint;
 pub mod digest;
 pub mod drafter;
 pub mod geometry;
