@@ -14,8 +14,12 @@
 //! | `demo` | the checkpoint inside the binary |
 
 mod config;
+mod identity;
 mod json;
 mod keys;
+mod receipt;
 
 pub use config::{CONFIG_NAME, ConfigError, DrafterConfig};
+pub use identity::{Identities, drafter_identity, identity_lines, markov_identity};
 pub use keys::KeysError;
+pub use receipt::{RECEIPT_BYTES_MAX, RECEIPT_NAME, Receipt, ReceiptError, ReceiptFile};
