@@ -17,9 +17,14 @@ mod config;
 mod identity;
 mod json;
 mod keys;
+mod names;
 mod receipt;
+mod tensors;
+mod verify;
 
 pub use config::{CONFIG_NAME, ConfigError, DrafterConfig};
 pub use identity::{Identities, drafter_identity, identity_lines, markov_identity};
 pub use keys::KeysError;
 pub use receipt::{RECEIPT_BYTES_MAX, RECEIPT_NAME, Receipt, ReceiptError, ReceiptFile};
+pub use tensors::{Dtype, Tensor, TensorError, TensorStore};
+pub use verify::{Difference, Progress, VerifiedFiles, VerifyError, verify_directory};
