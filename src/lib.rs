@@ -10,9 +10,11 @@
 //! - [`window`]: which positions a slot holds.
 //! - [`ring`]: row bytes where the window says they are.
 //! - [`session`]: admits frames, keeps seq and slots, turns a STEP into statuses and a plan.
+//! - [`checkpoint`]: a drafter's files: receipt, identities, configuration, tensors.
 //! - [`drafter`]: backends that execute plans.
 
 pub mod buffer;
+pub mod checkpoint;
 pub mod digest;
 pub mod drafter;
 pub mod geometry;
