@@ -11,12 +11,14 @@
 //! - [`ring`]: row bytes where the window says they are.
 //! - [`session`]: admits frames, keeps seq and slots, turns a STEP into statuses and a plan.
 //! - [`checkpoint`]: a drafter's files: receipt, identities, configuration, tensors.
+//! - [`exl3`]: quantised weights, decoded and multiplied on the CPU.
 //! - [`drafter`]: backends that execute plans.
 
 pub mod buffer;
 pub mod checkpoint;
 pub mod digest;
 pub mod drafter;
+pub mod exl3;
 pub mod geometry;
 pub mod plan;
 pub mod protocol;
