@@ -6,10 +6,12 @@
 //! - [`digest`]: SHA-256 of bytes and files.
 //! - [`buffer`]: memory one frame is received into.
 //! - [`plan`]: what one STEP asks of a backend.
+//! - [`exl3`]: quantised weights, decoded and multiplied on the CPU.
 //! - [`drafter`]: backends that execute plans.
 
 pub mod buffer;
 pub mod digest;
 pub mod drafter;
+pub mod exl3;
 pub mod geometry;
 pub mod plan;
