@@ -7,9 +7,11 @@
 //! - [`buffer`]: memory one frame is received into.
 //! - [`plan`]: what one STEP asks of a backend.
 //! - [`exl3`]: quantised weights, decoded and multiplied on the CPU.
+//! - [`checkpoint`]: a drafter's files: receipt, identities, configuration, tensors.
 //! - [`drafter`]: backends that execute plans.
 
 pub mod buffer;
+pub mod checkpoint;
 pub mod digest;
 pub mod drafter;
 pub mod exl3;

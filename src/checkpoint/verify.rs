@@ -1,0 +1,291 @@
+//! Compare files with the digests a receipt records for them (contract §6.7).
+//!
+//! The bytes that are hashed are the bytes that are handed on: a file replaced after the check is a file
+//! nobody reads. All differences are reported, not only the first.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+use super::receipt::{Receipt, ReceiptFile};
+use super::tensors::map_file;
+use crate::buffer::SharedBytes;
+use crate::digest::Sha256Digest;
+
+/// Bytes hashed between two calls of [`Progress::advance`].
+const PIECE: usize = 4 << 20;
+
+/// Told how far a verification has come. Files are hashed in parallel, so calls come from several threads.
+pub trait Progress: Sync {
+    /// Called once, before the first byte: how many files and bytes will be hashed.
+    fn start(&self, files: usize, bytes: u64);
+    /// A file's hashing begins.
+    fn file(&self, name: &str);
+    /// `bytes` more have been hashed.
+    fn advance(&self, bytes: u64);
+}
+
+/// Nobody watches.
+impl Progress for () {
+    fn start(&self, _files: usize, _bytes: u64) {}
+    fn file(&self, _name: &str) {}
+    fn advance(&self, _bytes: u64) {}
+}
+
+/// One file that is not what the receipt says.
+#[derive(Debug, thiserror::Error)]
+pub enum Difference {
+    /// There is no such file.
+    #[error("{name}: missing")]
+    Missing {
+        /// Base name.
+        name: String,
+    },
+    /// It exists but cannot be read.
+    #[error("{name}: cannot be read: {source}")]
+    Unreadable {
+        /// Base name.
+        name: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Other content of another length.
+    #[error(
+        "{name}: has {found_bytes} bytes with sha256 {found}, the receipt says {expected_bytes} bytes \
+         with {expected}"
+    )]
+    Size {
+        /// Base name.
+        name: String,
+        /// Bytes by the receipt.
+        expected_bytes: u64,
+        /// Bytes found.
+        found_bytes: u64,
+        /// Digest by the receipt.
+        expected: Sha256Digest,
+        /// Digest found.
+        found: Sha256Digest,
+    },
+    /// Other content.
+    #[error("{name}: has sha256 {found}, the receipt says {expected}")]
+    Hash {
+        /// Base name.
+        name: String,
+        /// Digest by the receipt.
+        expected: Sha256Digest,
+        /// Digest found.
+        found: Sha256Digest,
+    },
+}
+
+/// Files that are not what the receipt says.
+#[derive(Debug)]
+pub struct VerifyError {
+    /// Where the files were looked for.
+    pub origin: String,
+    /// Every difference, in the receipt's order; never empty.
+    pub differences: Vec<Difference>,
+    /// How many files were compared.
+    pub files: usize,
+}
+
+impl std::error::Error for VerifyError {}
+
+impl fmt::Display for VerifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (differing, all) = (self.differences.len(), self.files);
+        write!(f, "{}: {differing} of {all} files differ from the receipt", self.origin)?;
+        self.differences.iter().try_for_each(|difference| write!(f, "\n  {difference}"))
+    }
+}
+
+/// Files that are what the receipt says, with their bytes.
+#[derive(Clone, Debug)]
+pub struct VerifiedFiles {
+    files: Vec<(String, SharedBytes)>,
+}
+
+impl VerifiedFiles {
+    /// Name and bytes of every file, in the receipt's order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &SharedBytes)> {
+        self.files.iter().map(|(name, bytes)| (&**name, bytes))
+    }
+
+    /// The bytes of one file.
+    pub fn get(&self, name: &str) -> Option<&SharedBytes> {
+        self.iter().find(|(other, _)| *other == name).map(|(_, bytes)| bytes)
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+
+    /// How many files there are.
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+}
+
+/// Maps and hashes every file `receipt` expects in `dir`; see [`Receipt::expected_files`].
+///
+/// # Errors
+/// Every missing, unreadable or differing file.
+pub fn verify_directory(
+    dir: &Path,
+    receipt: &Receipt,
+    progress: &dyn Progress,
+) -> Result<VerifiedFiles, VerifyError> {
+    let open = |name: &str| map_file(&dir.join(name));
+    verify(&dir.display().to_string(), &receipt.expected_files(), open, progress)
+}
+
+/// Opens each of `expected` with `open` and compares the digest of its bytes. `origin` names the place in
+/// errors.
+///
+/// # Errors
+/// As [`verify_directory`].
+pub(super) fn verify(
+    origin: &str,
+    expected: &[&ReceiptFile],
+    open: impl Fn(&str) -> io::Result<SharedBytes>,
+    progress: &dyn Progress,
+) -> Result<VerifiedFiles, VerifyError> {
+    let opened: Vec<_> = expected.iter().map(|file| (*file, open(&file.name))).collect();
+    let sizes = opened.iter().filter_map(|(_, bytes)| bytes.as_ref().ok());
+    let total = sizes.map(|bytes| bytes.len() as u64).sum();
+    progress.start(opened.len(), total);
+    let checked: Vec<_> = opened
+        .into_par_iter()
+        .with_max_len(1)
+        .map(|(file, bytes)| check(file, bytes, progress))
+        .collect();
+
+    let mut files = Vec::with_capacity(checked.len());
+    let mut differences = Vec::new();
+    for (file, result) in expected.iter().zip(checked) {
+        match result {
+            Ok(bytes) => files.push((file.name.clone(), bytes)),
+            Err(difference) => differences.push(difference),
+        }
+    }
+    if differences.is_empty() {
+        Ok(VerifiedFiles { files })
+    } else {
+        Err(VerifyError { origin: origin.into(), differences, files: expected.len() })
+    }
+}
+
+fn check(
+    file: &ReceiptFile,
+    bytes: io::Result<SharedBytes>,
+    progress: &dyn Progress,
+) -> Result<SharedBytes, Difference> {
+    let (name, expected) = (file.name.clone(), file.sha256);
+    let bytes = match bytes {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Difference::Missing { name });
+        }
+        Err(source) => return Err(Difference::Unreadable { name, source }),
+    };
+    progress.file(&name);
+    let found = digest_of(&bytes, progress);
+    if found == expected {
+        return Ok(bytes);
+    }
+    let found_bytes = bytes.len() as u64;
+    Err(match file.size {
+        Some(expected_bytes) if expected_bytes != found_bytes => {
+            Difference::Size { name, expected_bytes, found_bytes, expected, found }
+        }
+        _ => Difference::Hash { name, expected, found },
+    })
+}
+
+fn digest_of(bytes: &[u8], progress: &dyn Progress) -> Sha256Digest {
+    let mut hasher = Sha256::new();
+    for piece in bytes.chunks(PIECE) {
+        hasher.update(piece);
+        progress.advance(piece.len() as u64);
+    }
+    Sha256Digest(hasher.finalize().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count {
+        total: AtomicU64,
+        hashed: AtomicU64,
+        files: AtomicU64,
+    }
+
+    impl Progress for Count {
+        fn start(&self, _files: usize, bytes: u64) {
+            assert_eq!(self.hashed.load(Ordering::Relaxed), 0, "the total comes first");
+            self.total.store(bytes, Ordering::Relaxed);
+        }
+        fn file(&self, _name: &str) {
+            self.files.fetch_add(1, Ordering::Relaxed);
+        }
+        fn advance(&self, bytes: u64) {
+            self.hashed.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn file(name: &str, content: &[u8], size: Option<u64>) -> ReceiptFile {
+        ReceiptFile { name: name.into(), sha256: Sha256Digest::of(content), size }
+    }
+
+    #[test]
+    fn every_difference_is_reported_with_both_digests() {
+        let expected = [
+            file("good", b"good", Some(4)),
+            file("flipped", b"aaaa", Some(4)),
+            file("longer", b"bbbb", Some(4)),
+            file("gone", b"cccc", None),
+            file("locked", b"dddd", None),
+        ];
+        let open = |name: &str| match name {
+            "gone" => Err(io::ErrorKind::NotFound.into()),
+            "locked" => Err(io::ErrorKind::PermissionDenied.into()),
+            "flipped" => Ok(SharedBytes::new(b"aaab".to_vec())),
+            "longer" => Ok(SharedBytes::new(b"bbbbb".to_vec())),
+            _ => Ok(SharedBytes::new(b"good".to_vec())),
+        };
+        let progress = Count::default();
+        let expected: Vec<_> = expected.iter().collect();
+        let error = verify("D", &expected, open, &progress).unwrap_err();
+        let text = error.to_string();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "D: 4 of 5 files differ from the receipt");
+        let (found, wanted) = (Sha256Digest::of(b"aaab"), Sha256Digest::of(b"aaaa"));
+        assert_eq!(lines[1], format!("  flipped: has sha256 {found}, the receipt says {wanted}"));
+        assert!(lines[2].starts_with("  longer: has 5 bytes with sha256 "), "{text}");
+        assert_eq!(lines[3], "  gone: missing");
+        assert!(lines[4].starts_with("  locked: cannot be read: "), "{text}");
+        let counted = [&progress.total, &progress.hashed, &progress.files];
+        assert_eq!(counted.map(|n| n.load(Ordering::Relaxed)), [13, 13, 3]);
+    }
+
+    #[test]
+    fn a_wrong_size_with_the_right_digest_is_no_difference() {
+        let expected = file("a", b"abc", Some(99));
+        let open = |_: &str| Ok(SharedBytes::new(b"abc".to_vec()));
+        let files = verify("D", &[&expected], open, &()).unwrap();
+        assert_eq!((files.len(), files.bytes()), (1, 3));
+    }
+}
