@@ -3,12 +3,11 @@
 //! A linear is kept as stored (EXL3 or plain), large tables stay shared bytes of the file, everything else
 //! becomes f32 without a change of value. Nothing here multiplies; no backend is known.
 //!
-//! Tensor names are those of the `deepseek-ai/DeepSeek-V4.1-Flash` release, with the renamings of
-//! `vllm-project/vllm vllm/models/deepseek_v41` accepted (see [`names`]).
+//! Tensor names are those of the `deepseek-ai/DeepSeek-V4.1-Flash` release; the tensor store knows the
+//! other spellings packs use.
 
 mod loader;
 mod matrix;
-mod names;
 mod report;
 
 pub use matrix::{Float, Matrix};
@@ -135,7 +134,7 @@ impl Weights {
     /// reads), of an unexpected shape, in a form this build cannot compute with, or malformed.
     pub fn load(checkpoint: &Checkpoint) -> Result<(Self, LoadReport), WeightsError> {
         let config = &checkpoint.config;
-        let mut loader = Loader::new(&checkpoint.tensors, config);
+        let mut loader = Loader::new(&checkpoint.tensors);
         let (hidden, vocab, rank) = (config.hidden, config.vocab_size, config.markov_rank);
         let last = format!("mtp.{}", config.stages.saturating_sub(1));
         let taps = config.tap_layer_ids.len();
@@ -158,7 +157,17 @@ impl Weights {
     }
 
     /// Every linear of the drafter.
-    pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+    pub fn linears(&self) -> impl Iterator<Item = &Linear> {
+        [&self.main_proj, &self.head].into_iter().chain(self.layers.iter().flat_map(|layer| {
+            let experts = layer.experts.iter().chain([&layer.shared]);
+            [&layer.wq_a, &layer.wq_b, &layer.wkv, &layer.wo_b]
+                .into_iter()
+                .chain(&layer.wo_a)
+                .chain(experts.flat_map(|e| [&e.w1, &e.w2, &e.w3]))
+        }))
+    }
+
+    fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let layers = self.layers.iter_mut().flat_map(LayerWeights::linears_mut);
         [&mut self.main_proj, &mut self.head].into_iter().chain(layers)
     }
@@ -170,7 +179,7 @@ impl Weights {
             Linear::Exl3(exl3) => 4 * exl3.in_features() * exl3.out_features(),
             Linear::Dense(_) => 0,
         };
-        let fits = self.linears_mut().map(|linear| bytes(linear)).sum::<usize>() <= bytes_max;
+        let fits = self.linears().map(bytes).sum::<usize>() <= bytes_max;
         if fits {
             for linear in self.linears_mut() {
                 if let Linear::Exl3(exl3) = linear {

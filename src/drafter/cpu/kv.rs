@@ -41,7 +41,8 @@ impl WindowKv {
         assert!(len <= self.window, "context of {len} rows in a window of {}", self.window);
         let first = self.index(context.start);
         let head = len.min(self.window - first);
-        let rows = |range: Range<usize>| &ring[range.start * self.head_dim..range.end * self.head_dim];
+        let rows =
+            |range: Range<usize>| &ring[range.start * self.head_dim..range.end * self.head_dim];
         [rows(first..first + head), rows(0..len - head)]
     }
 

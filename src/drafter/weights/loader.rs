@@ -3,46 +3,25 @@
 //! A failed request records its problem and answers an empty value, so that one pass finds every
 //! problem; [`Loader::finish`] lets no such value out.
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 
-use super::names::{Names, ignorable};
 use super::{Float, Ignored, Linear, LoadReport, Matrix, ModuleRow, Problem, WeightsError};
 use crate::buffer::SharedBytes;
-use crate::checkpoint::{Dtype, DrafterConfig, Tensor, TensorStore};
+use crate::checkpoint::{Dtype, Tensor, TensorStore};
 use crate::exl3::{Codebook, Exl3Linear, Exl3Parts, Scales};
 
-/// Value of the marker tensor of an mcg linear: its multiplier.
-const MCG_MARKER: u32 = 0xCBAC_1FED;
-/// Value of the marker tensor of a mul1 linear.
-const MUL1_MARKER: u32 = 0x83DC_D12D;
-
-struct Found<'a> {
-    tensor: &'a Tensor,
-    consumed: bool,
-}
-
 pub(super) struct Loader<'a> {
-    tensors: BTreeMap<String, Found<'a>>,
+    store: &'a TensorStore,
+    /// Canonical names of the tensors that were read.
+    consumed: HashSet<String>,
     problems: Vec<Problem>,
     report: LoadReport,
 }
 
 impl<'a> Loader<'a> {
-    pub(super) fn new(store: &'a TensorStore, config: &DrafterConfig) -> Self {
-        let given = store.iter().map(|tensor| tensor.name.as_str());
-        let names = Names::of(config.num_hidden_layers, config.stages, given);
-        let mut loader =
-            Self { tensors: BTreeMap::new(), problems: Vec::new(), report: LoadReport::default() };
-        for tensor in store.iter() {
-            let found = Found { tensor, consumed: false };
-            if let Some(other) = loader.tensors.insert(names.canonical(&tensor.name), found) {
-                loader.problems.push(Problem::Twice {
-                    tensor: tensor.name.clone(),
-                    other: other.tensor.name.clone(),
-                });
-            }
-        }
-        loader
+    pub(super) fn new(store: &'a TensorStore) -> Self {
+        let (consumed, problems, report) = Default::default();
+        Self { store, consumed, problems, report }
     }
 
     pub(super) fn problem(&mut self, problem: Problem) {
@@ -108,14 +87,14 @@ impl<'a> Loader<'a> {
 
     /// Accounts for every tensor that was not taken.
     pub(super) fn finish(mut self) -> Result<LoadReport, WeightsError> {
-        for (name, found) in &self.tensors {
-            let tensor = found.tensor.name.clone();
-            if found.consumed {
+        for tensor in self.store.iter() {
+            let canonical = self.store.canonical(&tensor.name);
+            if canonical.as_ref().is_some_and(|name| self.consumed.contains(name)) {
                 self.report.consumed += 1;
-            } else if let Some(reason) = self.shadowed(name).or_else(|| ignorable(name)) {
-                self.report.ignored.push(Ignored { tensor, reason });
+            } else if let Some(reason) = self.may_ignore(&tensor.name, canonical.as_deref()) {
+                self.report.ignored.push(Ignored { tensor: tensor.name.clone(), reason });
             } else {
-                self.problems.push(Problem::Unknown { tensor });
+                self.problems.push(Problem::Unknown { tensor: tensor.name.clone() });
             }
         }
         if self.problems.is_empty() {
@@ -125,16 +104,31 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// A plain form beside an EXL3 form that was read instead.
-    fn shadowed(&self, name: &str) -> Option<&'static str> {
-        let module = name.strip_suffix(".weight").or_else(|| name.strip_suffix(".scale"))?;
-        let slices = format!("{module}.slice.0.trellis");
-        let read = |name: &str| self.tensors.get(name).is_some_and(|found| found.consumed);
-        (read(&format!("{module}.trellis")) || read(&slices)).then_some("EXL3 form taken")
+    /// Why a tensor may stay unread, if it may. Any other tensor of the drafter could be a misspelt one.
+    fn may_ignore(&self, name: &str, canonical: Option<&str>) -> Option<&'static str> {
+        if canonical.is_some_and(|name| self.is_shadowed(name)) {
+            Some("EXL3 form taken")
+        } else if self.store.is_ignored(name) {
+            Some("known to be of no use")
+        } else if canonical.is_none() && !name.split('.').any(|part| part == "mtp") {
+            Some("not the drafter's")
+        } else {
+            None
+        }
+    }
+
+    /// Whether this is the plain form of a linear whose EXL3 form was read.
+    fn is_shadowed(&self, name: &str) -> bool {
+        let module = name.strip_suffix(".weight").or_else(|| name.strip_suffix(".scale"));
+        module.is_some_and(|module| {
+            ["trellis", "slice.0.trellis"]
+                .iter()
+                .any(|part| self.consumed.contains(&format!("{module}.{part}")))
+        })
     }
 
     fn has(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.store.find(name).is_some()
     }
 
     /// The tensor, marked as read; records it as missing otherwise.
@@ -147,9 +141,9 @@ impl<'a> Loader<'a> {
     }
 
     fn take_optional(&mut self, name: &str) -> Option<&'a Tensor> {
-        let found = self.tensors.get_mut(name)?;
-        found.consumed = true;
-        Some(found.tensor)
+        let tensor = self.store.find(name)?;
+        self.consumed.insert(name.into());
+        Some(tensor)
     }
 
     /// Checks dtype and shape of a plain tensor and adds its row to the report.
@@ -161,7 +155,7 @@ impl<'a> Loader<'a> {
             _ => {
                 self.problem(Problem::Dtype {
                     tensor: name.into(),
-                    got: format!("{:?}", tensor.dtype),
+                    got: tensor.dtype.to_string(),
                     expected: "BF16, F16 or F32",
                 });
                 return None;
@@ -194,7 +188,7 @@ impl<'a> Loader<'a> {
             _ => {
                 // The scale belongs to the refused form; reporting it as unknown too would mislead.
                 self.take_optional(&format!("{module}.scale"));
-                let form = format!("{:?}", tensor.dtype);
+                let form = tensor.dtype.to_string();
                 self.problem(Problem::NotSupported { tensor: name, form });
                 None
             }
@@ -228,7 +222,7 @@ impl<'a> Loader<'a> {
                 self.row(module, trellis, "exl3".into(), vec![outputs, inputs]);
                 if let Some(row) = self.report.modules.last_mut() {
                     row.width = Some(linear.width().to_string());
-                    row.codebook = Some(format!("{:?}", linear.codebook()).to_lowercase());
+                    row.codebook = Some(linear.codebook().to_string());
                 }
                 Some(linear)
             }
@@ -255,40 +249,42 @@ impl<'a> Loader<'a> {
         Some(Scales::F16(tensor.data.clone()))
     }
 
-    /// The codebook is named by which marker tensor exists; its value is checked as a guard.
+    /// The codebook is named by which marker tensor exists.
     fn codebook(&mut self, module: &str) -> Option<Codebook> {
-        let mcg = self.marker(module, "mcg", MCG_MARKER);
-        let mul1 = self.marker(module, "mul1", MUL1_MARKER);
-        match (mcg?, mul1?) {
-            (false, false) => Some(Codebook::ThreeInst),
-            (true, false) => Some(Codebook::Mcg),
-            (false, true) => Some(Codebook::Mul1),
-            (true, true) => {
-                let reason = "both an mcg and a mul1 marker".into();
-                self.problem(Problem::Exl3 { module: module.into(), reason });
+        let mul1 = self.marker(module, "mul1")?;
+        let mcg = self.marker(module, "mcg")?;
+        match Codebook::from_markers(mul1, mcg) {
+            Ok(codebook) => Some(codebook),
+            Err(error) => {
+                self.problem(Problem::Exl3 { module: module.into(), reason: error.to_string() });
                 None
             }
         }
     }
 
-    /// Whether the marker is there; `None` if it is there and wrong.
-    fn marker(&mut self, module: &str, marker: &str, value: u32) -> Option<bool> {
-        let Some(tensor) = self.take_optional(&format!("{module}.{marker}")) else {
-            return Some(false);
-        };
-        if tensor.data[..] == value.to_le_bytes() {
-            return Some(true);
+    /// The value of a marker tensor, if there is one; `None` if it is not one I32.
+    fn marker(&mut self, module: &str, marker: &str) -> Option<Option<i32>> {
+        let name = format!("{module}.{marker}");
+        let Some(tensor) = self.take_optional(&name) else { return Some(None) };
+        self.dtype(&name, tensor, &Dtype::I32, "I32")?;
+        let value: Option<[u8; 4]> = tensor.data[..].try_into().ok();
+        if value.is_none() {
+            self.shape(&name, &tensor.shape, &[]);
         }
-        let reason = format!("marker {marker} is not one I32 of value {value:#010x}");
-        self.problem(Problem::Exl3 { module: module.into(), reason });
-        None
+        value.map(|bytes| Some(i32::from_le_bytes(bytes)))
     }
 
-    fn dtype(&mut self, name: &str, tensor: &Tensor, dtype: &Dtype, text: &'static str) -> Option<()> {
+    fn dtype(
+        &mut self,
+        name: &str,
+        tensor: &Tensor,
+        dtype: &Dtype,
+        text: &'static str,
+    ) -> Option<()> {
         if tensor.dtype == *dtype {
             return Some(());
         }
-        let got = format!("{:?}", tensor.dtype);
+        let got = tensor.dtype.to_string();
         self.problem(Problem::Dtype { tensor: name.into(), got, expected: text });
         None
     }

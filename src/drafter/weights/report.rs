@@ -60,14 +60,6 @@ pub enum Problem {
         /// Name in the file.
         tensor: String,
     },
-    /// Two tensors of one canonical name.
-    #[error("{tensor} and {other} are the same tensor")]
-    Twice {
-        /// One name in its file.
-        tensor: String,
-        /// The other.
-        other: String,
-    },
     /// A tensor of another shape.
     #[error("{tensor} has shape {got:?}, expected {expected:?}")]
     Shape {
