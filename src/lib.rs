@@ -12,6 +12,8 @@
 //! - [`session`]: admits frames, keeps seq and slots, turns a STEP into statuses and a plan.
 //! - [`checkpoint`]: a drafter's files: receipt, identities, configuration, tensors.
 //! - [`exl3`]: quantised weights, decoded and multiplied on the CPU.
+//! - [`exl3`]: quantised weights, decoded and multiplied on the CPU.
+//! - [`checkpoint`]: a drafter's files: receipt, identities, configuration, tensors.
 //! - [`drafter`]: backends that execute plans.
 
 pub mod buffer;

@@ -1,6 +1,12 @@
 //! Backends that execute a [`StepPlan`](crate::plan::StepPlan): store context rows, draft blocks.
 //!
-//! A backend knows nothing of the wire. [`Drafter`] is the whole interface.
+//! A backend knows nothing of the wire. [`Drafter`] is the whole interface; [`weights`] finds what every
+//! backend computes with, [`stage`] names the values they can be compared at, and [`cpu`] is the
+//! reference.
+
+pub mod cpu;
+pub mod stage;
+pub mod weights;
 
 use crate::buffer::{BufferError, FrameBuffer};
 use crate::geometry::Geometry;
