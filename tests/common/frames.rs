@@ -128,7 +128,7 @@ pub(crate) fn step(
     want_margin: bool,
 ) -> Vec<u8> {
     let row_bytes = geometry.row_bytes();
-    let meta = StepMeta { seq, session, step_id: seq + 1000, want_margin, row_bytes };
+    let meta = StepMeta { seq, session, step_id: seq.wrapping_add(1000), want_margin, row_bytes };
     let mut message = Vec::new();
     let mut writer = StepWriter::begin(&mut message, meta, entries);
     let n_rows: u32 = entries.iter().map(|e| e.n_rows.get()).sum();
