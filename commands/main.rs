@@ -1,1 +1,3 @@
+//! The dspark command.
+
 fn main() {}

@@ -124,7 +124,7 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// The body ends before a structure does.
-    #[error("STEP body has {body} bytes, {what} needs {needed}")]
+    #[error("STEP body has {body} bytes, {needed} are needed for {what}")]
     Short {
         /// Structure that does not fit.
         what: &'static str,

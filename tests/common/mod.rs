@@ -1,13 +1,16 @@
 //! What several integration tests share: fixture files and the geometries they speak.
 #![allow(dead_code)]
 
+pub(crate) mod frames;
+
 use std::path::{Path, PathBuf};
 
 use dspark::geometry::{Geometry, LIVE};
 use serde_json::Value;
 
 /// The wire fixtures' small geometry.
-pub(crate) const MINI: Geometry = Geometry { hidden: 8, vocab_size: 5000, noise_token_id: 4999, ..LIVE };
+pub(crate) const MINI: Geometry =
+    Geometry { hidden: 8, vocab_size: 5000, noise_token_id: 4999, ..LIVE };
 
 /// Path of a fixture.
 pub(crate) fn fixture(path: &str) -> PathBuf {
