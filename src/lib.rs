@@ -10,6 +10,7 @@
 //! - [`window`]: which positions a slot holds.
 //! - [`ring`]: row bytes where the window says they are.
 //! - [`session`]: admits frames, keeps seq and slots, turns a STEP into statuses and a plan.
+//! - [`trace`]: a file of timed messages.
 //! - [`drafter`]: backends that execute plans.
 
 pub mod buffer;
@@ -20,4 +21,5 @@ pub mod plan;
 pub mod protocol;
 pub mod ring;
 pub mod session;
+pub mod trace;
 pub mod window;
