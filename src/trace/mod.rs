@@ -44,10 +44,14 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
+mod engine;
 pub mod reader;
+mod scenario;
+pub mod synth;
 pub mod writer;
 
 pub use reader::TraceReader;
+pub use synth::{Scenario, ScenarioSet, SynthOptions, synth, synth_header};
 pub use writer::TraceWriter;
 
 use std::io;
