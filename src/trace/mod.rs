@@ -45,11 +45,14 @@
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
 mod engine;
+pub mod info;
 pub mod reader;
 mod scenario;
 pub mod synth;
+mod tally;
 pub mod writer;
 
+pub use info::TraceInfo;
 pub use reader::TraceReader;
 pub use synth::{Scenario, ScenarioSet, SynthOptions, synth, synth_header};
 pub use writer::TraceWriter;
