@@ -14,6 +14,7 @@
 //! - [`exl3`]: quantised weights, decoded and multiplied on the CPU.
 //! - [`exl3`]: quantised weights, decoded and multiplied on the CPU.
 //! - [`checkpoint`]: a drafter's files: receipt, identities, configuration, tensors.
+//! - [`trace`]: a file of timed messages.
 //! - [`drafter`]: backends that execute plans.
 
 pub mod buffer;
@@ -26,4 +27,5 @@ pub mod plan;
 pub mod protocol;
 pub mod ring;
 pub mod session;
+pub mod trace;
 pub mod window;
