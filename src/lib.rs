@@ -10,15 +10,17 @@
 //! - [`window`]: which positions a slot holds.
 //! - [`ring`]: row bytes where the window says they are.
 //! - [`session`]: admits frames, keeps seq and slots, turns a STEP into statuses and a plan.
-//! - [`checkpoint`]: a drafter's files: receipt, identities, configuration, tensors.
-//! - [`exl3`]: quantised weights, decoded and multiplied on the CPU.
 //! - [`exl3`]: quantised weights, decoded and multiplied on the CPU.
 //! - [`checkpoint`]: a drafter's files: receipt, identities, configuration, tensors.
-//! - [`trace`]: a file of timed messages.
 //! - [`drafter`]: backends that execute plans.
+//! - [`transport`]: whole frames over a connection.
+//! - [`trace`]: a file of timed frames.
+//! - [`client`]: rank 0 emulated: what it sends and how it judges replies.
+//! - [`worker`]: one frame in, one reply out; listeners, threads, counters.
 
 pub mod buffer;
 pub mod checkpoint;
+pub mod client;
 pub mod digest;
 pub mod drafter;
 pub mod exl3;
@@ -28,4 +30,9 @@ pub mod protocol;
 pub mod ring;
 pub mod session;
 pub mod trace;
+pub mod transport;
 pub mod window;
+pub mod worker;
+
+/// Version of the wire and state contract this program implements.
+pub const CONTRACT_VERSION: &str = "1.8";

@@ -47,6 +47,7 @@
 mod engine;
 pub mod info;
 pub mod reader;
+pub mod rounds;
 mod scenario;
 pub mod synth;
 mod tally;
@@ -54,6 +55,7 @@ pub mod writer;
 
 pub use info::TraceInfo;
 pub use reader::TraceReader;
+pub use rounds::{RecordedRound, RoundReader};
 pub use synth::{Scenario, ScenarioSet, SynthOptions, synth, synth_header};
 pub use writer::TraceWriter;
 
@@ -177,6 +179,15 @@ impl TraceHeader {
     pub fn is_synthetic(&self) -> bool {
         let note = serde_json::from_str::<serde_json::Value>(&self.note);
         note.is_ok_and(|note| note[SYNTHETIC] == true)
+    }
+}
+
+impl TraceHeader {
+    /// The header of a recording that starts now.
+    pub fn now(hello: HelloRequest, note: impl Into<String>) -> Self {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let created_us = since.map_or(0, |t| u64::try_from(t.as_micros()).unwrap_or(u64::MAX));
+        Self { hello, created_us, note: note.into() }
     }
 }
 
