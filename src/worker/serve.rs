@@ -1,0 +1,357 @@
+//! Threads and listeners of a worker (contract §5, §7.5; contract-notes §1, §2).
+//!
+//! One drafting thread builds the backend and then does everything a round needs: receive, plan, draft,
+//! reply, without a hand-off. One control thread answers PING and STATS. Both stop between frames.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+
+use super::recorder::Recorder;
+use super::stats::{SharedStats, WorkerFacts};
+use super::{Handled, Worker, control};
+use crate::buffer::FrameBuffer;
+use crate::drafter::{DraftError, Drafter};
+use crate::geometry::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::protocol::HelloReply;
+use crate::session::Seat;
+use crate::trace::RecordKind;
+use crate::transport::connection::FRAME_TIME;
+use crate::transport::listener::Accepting;
+use crate::transport::{Connection, Listener, RecvError};
+
+/// What a worker is started with, besides its backend.
+pub struct ServeOptions {
+    /// Drafting listeners: one client each, the newest connection wins.
+    pub listeners: Vec<Listener>,
+    /// Control listener.
+    pub control: Option<Listener>,
+    /// Name sent in HELLO replies.
+    pub name: String,
+    /// Where the checkpoint came from, in words.
+    pub checkpoint: String,
+    /// Drafter and Markov identity.
+    pub identities: [[u8; 32]; 2],
+    /// Where frames are recorded.
+    pub recorder: Option<Recorder>,
+}
+
+/// Why a worker does not start or has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The backend could not be built.
+    #[error(transparent)]
+    Backend(Box<dyn std::error::Error + Send + Sync>),
+    /// No memory for a frame.
+    #[error(transparent)]
+    Draft(#[from] DraftError),
+    /// A socket or runtime could not be set up.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// The drafting thread ended by a fault of this program.
+    #[error("the drafting thread ended unexpectedly")]
+    Died,
+}
+
+/// A running worker. Dropping it stops the worker after the frame in hand.
+pub struct Running {
+    /// Addresses of the drafting listeners.
+    pub drafting: Vec<SocketAddr>,
+    /// Address of the control listener.
+    pub control: Option<SocketAddr>,
+    /// The counters.
+    pub stats: SharedStats,
+    stop: watch::Sender<bool>,
+    ended: watch::Receiver<()>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Completes when the drafting thread has ended without being told to.
+    pub async fn ended(&self) {
+        // The sender lives in the drafting thread: an error means that it is gone.
+        while self.ended.clone().changed().await.is_ok() {}
+    }
+
+    /// Stops after the frame in hand, and waits for it.
+    ///
+    /// # Errors
+    /// [`ServeError::Died`] if a thread had panicked.
+    pub fn stop(mut self) -> Result<(), ServeError> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<(), ServeError> {
+        self.stop.send_replace(true);
+        let mut died = false;
+        for thread in self.threads.drain(..) {
+            died |= thread.join().is_err();
+        }
+        if died { Err(ServeError::Died) } else { Ok(()) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Nobody is left to hear of a panic that the thread has printed itself.
+        let _ = self.join();
+    }
+}
+
+type BuildError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Starts a worker: `build` makes the backend on the drafting thread, where it stays. Returns when the
+/// worker is ready, with every buffer taken and the listeners served.
+///
+/// # Errors
+/// When the backend, a buffer or a runtime cannot be had.
+pub fn start(
+    options: ServeOptions,
+    build: impl FnOnce() -> Result<Box<dyn Drafter>, BuildError> + Send + 'static,
+) -> Result<Running, ServeError> {
+    let ServeOptions { listeners, control, name, checkpoint, identities, recorder } = options;
+    let drafting = listeners.iter().map(Listener::local).collect();
+    let control_address = control.as_ref().map(Listener::local);
+    let (stop, stopped) = watch::channel(false);
+    let (alive, ended) = watch::channel(());
+    let (ready, is_ready) = mpsc::sync_channel(1);
+    let stopping = stopped.clone();
+    let body = move || {
+        let _alive = alive;
+        let facts = (name, checkpoint, identities);
+        match prepare(build, facts, listeners.len()) {
+            Err(e) => drop(ready.send(Err(e))),
+            Ok(Prepared { worker, buffers, runtime }) => {
+                // The starter waits for this one message.
+                let _ = ready.send(Ok(worker.stats().clone()));
+                let seats = listeners.into_iter().zip(buffers);
+                runtime.block_on(draft(worker, seats, recorder, stopping));
+            }
+        }
+    };
+    let mut threads = vec![spawn("dspark-draft", body)?];
+    let stats = match is_ready.recv() {
+        Ok(result) => result?,
+        Err(_) => return Err(ServeError::Died),
+    };
+    if let Some(listener) = control {
+        let stats = stats.clone();
+        let runtime = current_thread()?;
+        let body = move || runtime.block_on(answer_control(listener, stats, stopped));
+        threads.push(spawn("dspark-control", body)?);
+    }
+    Ok(Running { drafting, control: control_address, stats, stop, ended, threads })
+}
+
+struct Prepared {
+    worker: Worker,
+    buffers: Vec<FrameBuffer>,
+    runtime: Runtime,
+}
+
+/// Everything that can fail, and every buffer, before "ready".
+fn prepare(
+    build: impl FnOnce() -> Result<Box<dyn Drafter>, BuildError>,
+    (name, checkpoint, identities): (String, String, [[u8; 32]; 2]),
+    listeners: usize,
+) -> Result<Prepared, ServeError> {
+    let drafter = build().map_err(ServeError::Backend)?;
+    let geometry = *drafter.geometry();
+    let buffers = (0..listeners)
+        .map(|_| drafter.frame_buffer(REQUEST_BYTES_MAX))
+        .collect::<Result<_, _>>()?;
+    let reply = HelloReply::new(&geometry, identities[0], identities[1], &name);
+    let stats = SharedStats::new(WorkerFacts {
+        name,
+        checkpoint,
+        geometry,
+        identities: identities.map(hex::encode),
+        backend: drafter.info(),
+    });
+    let worker = Worker::new(drafter, reply, stats);
+    Ok(Prepared { worker, buffers, runtime: current_thread()? })
+}
+
+fn current_thread() -> Result<Runtime, ServeError> {
+    let built = Builder::new_current_thread().enable_io().enable_time().build();
+    built.map_err(|source| ServeError::Io { what: "start a runtime", source })
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, ServeError> {
+    let spawned = thread::Builder::new().name(name.into()).spawn(body);
+    spawned.map_err(|source| ServeError::Io { what: "start a thread", source })
+}
+
+async fn answer_control(
+    listener: Listener,
+    stats: SharedStats,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let local = LocalSet::new();
+    local
+        .run_until(async {
+            match listener.serve() {
+                Err(error) => tracing::error!(%error, "the control listener cannot be served"),
+                Ok(accepting) => {
+                    tokio::select! {
+                        () = control::serve(accepting, stats) => {}
+                        // An error means that the owner is gone, which ends the worker too.
+                        _ = stopped.wait_for(|stop| *stop) => {}
+                    }
+                }
+            }
+        })
+        .await;
+}
+
+/// What the seats of all drafting listeners share on the one drafting thread.
+struct Shared {
+    worker: RefCell<Worker>,
+    recorder: Option<Recorder>,
+}
+
+async fn draft(
+    worker: Worker,
+    seats: impl Iterator<Item = (Listener, FrameBuffer)>,
+    recorder: Option<Recorder>,
+    stopped: watch::Receiver<bool>,
+) {
+    let shared = Rc::new(Shared { worker: RefCell::new(worker), recorder });
+    let local = LocalSet::new();
+    for (listener, buffer) in seats {
+        let (shared, mut stopped) = (shared.clone(), stopped.clone());
+        local.spawn_local(async move {
+            match listener.serve() {
+                Err(error) => tracing::error!(%error, "a drafting listener cannot be served"),
+                Ok(accepting) => {
+                    tokio::select! {
+                        biased;
+                        _ = stopped.wait_for(|stop| *stop) => {}
+                        () = seat(&accepting, buffer, &shared) => {}
+                    }
+                }
+            }
+        });
+    }
+    local.await;
+}
+
+/// How a connection ended.
+enum End {
+    /// A newer one was accepted.
+    Displaced(Connection),
+    /// The client closed it, or it was closed for this reason.
+    Closed(Option<RecvError>),
+}
+
+/// One drafting listener: serves the newest connection until a newer one comes (contract-notes D2).
+async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) {
+    let mut reply = Vec::with_capacity(REPLY_BYTES_MAX);
+    let mut next = None;
+    loop {
+        let connection = match next.take() {
+            Some(connection) => connection,
+            None => listener.newest().await,
+        };
+        shared.worker.borrow().stats().lock().link().connections += 1;
+        let peer = connection.peer();
+        tracing::info!(%peer, "client connected");
+        match serve_one(listener, connection, &mut buffer, &mut reply, shared).await {
+            End::Displaced(newer) => {
+                tracing::info!(%peer, by = %newer.peer(), "client displaced");
+                shared.worker.borrow().stats().lock().link().displaced += 1;
+                next = Some(newer);
+            }
+            End::Closed(None) => tracing::info!(%peer, "client disconnected"),
+            End::Closed(Some(reason)) => {
+                tracing::warn!(%peer, %reason, "connection closed");
+                count_end(shared, &reason);
+            }
+        }
+    }
+}
+
+fn count_end(shared: &Shared, reason: &RecvError) {
+    let worker = shared.worker.borrow();
+    let mut stats = worker.stats().lock();
+    match reason {
+        RecvError::Length(..) => stats.link().bad_lengths += 1,
+        RecvError::Slow(_) | RecvError::Cut => stats.link().cut_frames += 1,
+        RecvError::Io(_) => {}
+    }
+}
+
+/// Frames of one connection, in order, until it ends or a newer one is accepted. A frame being received
+/// is dropped then; a frame being handled is finished and its reply dropped (contract-notes D9, D11).
+async fn serve_one(
+    listener: &Accepting,
+    mut connection: Connection,
+    buffer: &mut FrameBuffer,
+    reply: &mut Vec<u8>,
+    shared: &Shared,
+) -> End {
+    let mut seat = Seat::default();
+    loop {
+        let received = tokio::select! {
+            biased;
+            newer = listener.newest() => return End::Displaced(newer),
+            received = connection.recv(buffer, FRAME_TIME) => received,
+        };
+        let len = match received {
+            Ok(Some(len)) => len,
+            Ok(None) => return End::Closed(None),
+            Err(reason) => return End::Closed(Some(reason)),
+        };
+        let arrived = Instant::now();
+        // No other task runs between borrow and drop: handling a frame does not yield.
+        let handled = {
+            let mut worker = shared.worker.borrow_mut();
+            let handled = worker.handle(&mut seat, buffer.frame(len), arrived, reply);
+            shared.record(RecordKind::Request, buffer.frame(len), &worker);
+            shared.record(RecordKind::Reply, reply, &worker);
+            handled
+        };
+        if let Some(newer) = listener.pending() {
+            shared.worker.borrow().stats().lock().link().dropped_replies += 1;
+            return End::Displaced(newer);
+        }
+        let sent = tokio::select! {
+            biased;
+            sent = connection.send(reply) => Ok(sent),
+            newer = listener.newest() => Err(newer),
+        };
+        match sent {
+            Ok(Ok(())) if handled == Handled::Reply => {}
+            Ok(Ok(())) => return End::Closed(None),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "reply not delivered");
+                shared.worker.borrow().stats().lock().link().unsent_replies += 1;
+                return End::Closed(None);
+            }
+            Err(newer) => return End::Displaced(newer),
+        }
+    }
+}
+
+impl Shared {
+    fn record(&self, kind: RecordKind, message: &[u8], worker: &Worker) {
+        if let Some(recorder) = &self.recorder
+            && !recorder.record(kind, message)
+        {
+            worker.stats().lock().link().dropped_records += 1;
+        }
+    }
+}
