@@ -3,6 +3,8 @@
 
 pub(crate) mod frames;
 
+pub(crate) mod process;
+
 use std::path::{Path, PathBuf};
 
 use dspark::geometry::{Geometry, LIVE};

@@ -1,0 +1,201 @@
+//! The 17 worked cases through the built binary: a process, a socket, frames of the contract.
+//!
+//! `dspark serve` with nothing rounded must give the ids of the `f32` flavour in all 115 blocks, exact ties
+//! included; statuses, echoes and zeros are exact.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use common::process::Worker;
+use common::{digest_field, fixture, json_files};
+use dspark::geometry::Geometry;
+use dspark::protocol::refusal::{CheckedReply, check_frame, sent_header};
+use dspark::protocol::step::{NEED_DRAFT, NEW_GEN, RESYNC, StepMeta};
+use dspark::protocol::{
+    AppHeader, FrameStatus, HelloRequest, Limits, Op, ReqEntry, StepReply, StepRequest, StepWriter,
+    check_reply,
+};
+use dspark::transport::Caller;
+use serde_json::Value;
+use zerocopy::IntoBytes;
+
+/// Two reference programs differ by 1e-5 and 3e-5 (fixtures/README.md); ten times that, rounded.
+const CONFIDENCE_TOLERANCE: f64 = 1e-4;
+const MARGIN_TOLERANCE: f64 = 1e-3;
+
+const TINY: Geometry = Geometry {
+    num_spec: 5,
+    window: 128,
+    hidden: 256,
+    n_taps: 3,
+    tap_layer_ids: [37, 38, 39, 0],
+    noise_token_id: 499,
+    vocab_size: 512,
+    max_model_len: 327_680,
+    max_slots: 4,
+    max_rows_per_step: 512,
+};
+
+/// The pool of tap rows that entries refer to, modulo its length.
+struct Pool(Vec<u8>);
+
+impl Pool {
+    fn open() -> Self {
+        let mut bytes = Vec::new();
+        let path = fixture("cases/taps.safetensors");
+        std::fs::File::open(path).unwrap().read_to_end(&mut bytes).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let taps = tensors.tensor("taps").unwrap();
+        assert_eq!(taps.shape(), [512, 768]);
+        Self(taps.data().to_vec())
+    }
+
+    fn row(&self, index: usize) -> &[u8] {
+        let row_bytes = TINY.row_bytes();
+        &self.0[index % 512 * row_bytes..][..row_bytes]
+    }
+}
+
+fn entry(json: &Value) -> ReqEntry {
+    let flag = |name: &str, bit: u8| if json[name].as_bool().unwrap() { bit } else { 0 };
+    let int = |name: &str| json[name].as_i64().unwrap();
+    ReqEntry {
+        slot: int("slot") as u8,
+        req_flags: flag("new_gen", NEW_GEN)
+            | flag("need_draft", NEED_DRAFT)
+            | flag("resync", RESYNC),
+        k_window: int("k_window") as u8,
+        n_out: int("n_out") as u8,
+        generation: (json["generation"].as_u64().unwrap() as u32).into(),
+        first_pos: int("first_pos").into(),
+        n_rows: (int("n_rows") as u32).into(),
+        anchor_token: (int("anchor_token") as i32).into(),
+        anchor_pos: int("anchor_pos").into(),
+    }
+}
+
+fn hello(caller: &mut Caller, session: u32) {
+    let golden: Value =
+        serde_json::from_slice(&std::fs::read(fixture("tiny/hello.json")).unwrap()).unwrap();
+    let drafter = digest_field(&golden, "drafter_identity");
+    let markov = digest_field(&golden, "markov_identity");
+    let hello = HelloRequest::new(&TINY, drafter, markov, "golden");
+    let header = AppHeader::request(Op::Hello, 1, session, 192);
+    let reply = caller.call(&[header.as_bytes(), hello.as_bytes()], soon()).unwrap();
+    let (status, _) = check_frame(&header, reply).unwrap();
+    assert_eq!(status, FrameStatus::Ok);
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+/// Largest differences and the number of blocks seen.
+#[derive(Default)]
+struct Seen {
+    steps: usize,
+    blocks: usize,
+    confidence: f64,
+    margin: f64,
+}
+
+fn check_entry(
+    at: &str,
+    sent: &ReqEntry,
+    expect: &Value,
+    index: usize,
+    reply: &StepReply<'_>,
+    seen: &mut Seen,
+) {
+    let status = reply.status(index).unwrap();
+    assert_eq!(u64::from(status.code()), expect["status"].as_u64().unwrap(), "{at}: status");
+    let rows = u64::from(reply.statuses[index].window_rows.get());
+    // The contract leaves refused entries open; its notes decide on 0 (D34).
+    assert_eq!(rows, expect["window_rows"].as_u64().unwrap_or(0), "{at}: window_rows");
+    let Some(golden) = expect.get("f32") else {
+        assert!(reply.ids(index).all(|id| id == 0), "{at}: ids of an undrafted entry");
+        return;
+    };
+    seen.blocks += 1;
+    let ids: Vec<i64> = reply.ids(index).map(i64::from).collect();
+    let golden_ids: Vec<i64> =
+        golden["draft_ids"].as_array().unwrap().iter().map(|v| v.as_i64().unwrap()).collect();
+    assert_eq!(ids, golden_ids, "{at}: draft ids");
+    let consumed = sent.consumed(5);
+    for j in 0..5 {
+        let confidence = f64::from(reply.confidence(index).nth(j).unwrap());
+        let margin = f64::from(reply.margin(index).nth(j).unwrap());
+        if j >= consumed {
+            assert_eq!((confidence, margin), (0.0, 0.0), "{at}: position {j} is not consumed");
+            continue;
+        }
+        let confidence = (confidence - golden["confidence"][j].as_f64().unwrap()).abs();
+        let margin = (margin - golden["margin"][j].as_f64().unwrap()).abs();
+        assert!(confidence <= CONFIDENCE_TOLERANCE, "{at}: confidence {j} off by {confidence}");
+        assert!(margin <= MARGIN_TOLERANCE, "{at}: margin {j} off by {margin}");
+        seen.confidence = seen.confidence.max(confidence);
+        seen.margin = seen.margin.max(margin);
+    }
+}
+
+#[test]
+fn the_served_binary_answers_every_worked_case() {
+    let checkpoint = fixture("tiny");
+    let mut worker = Worker::start(&[
+        "--checkpoint",
+        checkpoint.to_str().unwrap(),
+        "--backend",
+        "cpu",
+        "--precision",
+        "f32",
+        "--logits",
+        "f32",
+    ]);
+    let pool = Pool::open();
+    let mut caller = Caller::connect(&worker.drafting(), soon()).unwrap();
+    let mut seen = Seen::default();
+    let limits = Limits { max_slots: 4, max_rows_per_step: 512, row_bytes: 1536 };
+    let mut message = Vec::new();
+    for (session, (name, case)) in
+        (1u32..).zip(json_files("cases", "").into_iter().filter(|(n, _)| n != "measured"))
+    {
+        hello(&mut caller, session);
+        for (step, seq) in case["steps"].as_array().unwrap().iter().zip(2u64..) {
+            let json = step["entries"].as_array().unwrap();
+            let entries: Vec<ReqEntry> = json.iter().map(entry).collect();
+            let meta = StepMeta {
+                seq,
+                session,
+                step_id: step["step_id"].as_u64().unwrap(),
+                want_margin: true,
+                row_bytes: TINY.row_bytes(),
+            };
+            let mut writer = StepWriter::begin(&mut message, meta, &entries);
+            for (e, json) in entries.iter().zip(json) {
+                let start = json["pool_start"].as_u64().unwrap_or(0) as usize;
+                for r in 0..e.n_rows.get() as usize {
+                    writer.rows(pool.row(start + r));
+                }
+            }
+            writer.finish();
+            let sent = sent_header(&message);
+            let reply = caller.call(&[&message], soon()).unwrap();
+            let parsed = StepRequest::parse(&message[32..], &limits).unwrap();
+            let CheckedReply::Step(reply) = check_reply(&sent, &parsed, &TINY, reply).unwrap()
+            else {
+                panic!("{name}: frame refused");
+            };
+            for (index, expect) in step["expect"].as_array().unwrap().iter().enumerate() {
+                let at = format!("{name} step {} entry {index}", step["step_id"]);
+                check_entry(&at, &entries[index], expect, index, &reply, &mut seen);
+            }
+            seen.steps += 1;
+        }
+    }
+    assert_eq!((seen.steps, seen.blocks), (117, 115));
+    println!("largest difference: confidence {:.1e}, margin {:.1e}", seen.confidence, seen.margin);
+    worker.terminate();
+}
