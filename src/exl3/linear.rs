@@ -209,8 +209,8 @@ impl Exl3Linear {
             return;
         }
         let block_tiles = self.block_tiles();
-        let tiles = self.out_features / BLOCK * block_tiles;
-        let tiles = (0..tiles).map(|i| {
+        let n_tiles = self.out_features / BLOCK * block_tiles;
+        let tiles = (0..n_tiles).map(|i| {
             let mut tile = [0.0; TILE_VALUES];
             let (block, i) = (i / block_tiles, i % block_tiles);
             self.decode_tile(i / 8, 8 * block + i % 8, &mut tile);

@@ -115,49 +115,100 @@ pub const fn position(p: usize) -> (usize, usize) {
     (row, column)
 }
 
-/// Bytes put before the ring so that the first windows need no wrap: the 16 bits they reach back.
-const PREFIX: usize = 2;
-/// Prefix, the widest tile, and room for an eight-byte read at the last window.
-const STREAM: usize = PREFIX + 256 + 8;
+/// Columns `c` and `c + 8` of a tile take the `c`-th eighth of its stream. Four eighths are handled at
+/// once, each in a 16-bit lane of a word.
+const LANES: usize = 4;
 
-/// The ring as a byte string: most significant bit first, its last two bytes repeated in front.
-#[inline(always)]
-fn stream(packed: &[u8]) -> [u8; STREAM] {
-    let mut stream = [0; STREAM];
-    let end = PREFIX + packed.len();
-    for (to, from) in stream[PREFIX..end].chunks_exact_mut(4).zip(packed.chunks_exact(4)) {
-        to.copy_from_slice(&[from[3], from[2], from[1], from[0]]);
+/// 16-bit units of four eighths side by side. Unit 0 is the one before the eighth: a window reaches 16
+/// bits back. The last is never more than shifted out.
+type Units = [u64; 16 + 2];
+
+/// `H` is twice the width. An eighth holds 32 values in `H` units, and the `j`-th value of every eighth
+/// ends at the same bit of it: four states cost two shifts by a constant, whatever the width.
+fn unpack<const H: usize>(packed: &[u8], states: &mut States) {
+    let words = packed[..16 * H].as_chunks::<2>().0;
+    // The 32-bit words are little-endian: the earlier half of one is its second 16-bit word.
+    let unit = |eighth: usize, unit: usize| {
+        u64::from(u16::from_le_bytes(words[(eighth % 8 * H + unit) ^ 1]))
+    };
+    let lanes = |first: usize, u: usize| {
+        let high = unit(first + 2, u) << 32 | unit(first + 3, u) << 48;
+        unit(first, u) | unit(first + 1, u) << 16 | high
+    };
+    for half in 0..2 {
+        let first = LANES * half;
+        let mut units = [0; 16 + 2];
+        units[0] = lanes(first + 7, H - 1);
+        for unit in 0..H {
+            units[unit + 1] = lanes(first, unit);
+        }
+        cut_windows::<H>(&units, first, states);
     }
-    stream.copy_within(end - PREFIX..end, 0);
-    stream
 }
 
-/// `H` is twice the width. Sixteen values are `H` whole bytes at every width, so the shifts of a group
-/// of sixteen are constants and the compiler unrolls them.
-fn unpack<const H: usize>(packed: &[u8], states: &mut States) {
-    let packed = &packed[..16 * H];
-    let stream = stream(packed);
-    for column in 0..8 {
-        for half in 0..2 {
-            let group = (2 * column + half) * H;
-            for first in [0, 4, 8, 12] {
-                // With the prefix in place the window of value p starts at bit E(p). Four windows span
-                // at most 3·8 + 7 + 16 bits.
-                let byte = first_bit(H, first) / 8;
-                let at = group + byte;
-                let bytes: [u8; 8] = std::array::from_fn(|i| stream[at + i]);
-                let word = u64::from_be_bytes(bytes);
-                for j in first..first + 4 {
-                    let shift = 48 - (first_bit(H, j) - 8 * byte);
-                    let (row, side) = position(16 * half + j);
-                    states[TILE_SIDE * row + side + column] = (word >> shift) as u16; // the window
-                }
+/// The 32 states of each of the eighths `first .. first + 4`.
+#[inline(always)]
+fn cut_windows<const H: usize>(units: &Units, first: usize, states: &mut States) {
+    macro_rules! windows {
+        ($($j:literal)*) => { $({
+            let window = window::<H, $j>(units);
+            let (row, column) = const { position($j) };
+            let at = TILE_SIDE * row + column + first;
+            states[at..at + LANES].copy_from_slice(&[0, 16, 32, 48].map(|lane| (window >> lane) as u16));
+        })* };
+    }
+    // Written out, so that every shift and address is a constant.
+    windows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+    windows!(16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31);
+}
+
+/// The `J`-th state of four eighths. With unit 0 in front, the window that ends at bit `E(J)` of the
+/// eighth starts at that bit of the units.
+#[inline(always)]
+fn window<const H: usize, const J: usize>(units: &Units) -> u64 {
+    let (unit, shift) = const { ((J + 1) * H / 2 / 16, (J + 1) * H / 2 % 16) };
+    let late = 0x0001_0001_0001_0001 * (0xFFFF >> (16 - shift));
+    units[unit] << shift & !late | units[unit + 1] >> (16 - shift) & late
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The definition, bit by bit.
+    fn state_by_bits(packed: &[u8], half_bits: usize, p: usize) -> u16 {
+        let bits = 8 * packed.len();
+        let end = (p + 1) * half_bits / 2;
+        (0..16).fold(0, |state, i| {
+            let bit = (end + bits - 16 + i) % bits;
+            state << 1 | u16::from(packed[bit / 8 ^ 3] >> (7 - bit % 8) & 1)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn states_are_the_16_bits_before_each_end(
+            bytes in proptest::collection::vec(any::<u8>(), 256),
+            half_bits in proptest::sample::select(vec![2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16]),
+        ) {
+            let width = Width::from_tile_words(8 * half_bits).unwrap();
+            let packed = &bytes[..width.tile_bytes()];
+            let mut states = [0; TILE_VALUES];
+            width.states(packed, &mut states);
+            for p in 0..TILE_VALUES {
+                let (row, column) = position(p);
+                let found = states[TILE_SIDE * row + column];
+                prop_assert_eq!(found, state_by_bits(packed, half_bits, p), "value {}", p);
             }
         }
     }
-}
 
-/// `E(j)` for the `j`-th value of a group.
-const fn first_bit(half_bits: usize, j: usize) -> usize {
-    (j + 1) * half_bits / 2
+    #[test]
+    fn widths_are_1_to_8_and_three_halves() {
+        let known = |words| Width::from_tile_words(words).ok().map(|w| w.to_string());
+        let found: Vec<String> = (0..200).filter_map(known).collect();
+        assert_eq!(found, ["1", "1.5", "2", "2.5", "3", "3.5", "4", "5", "6", "7", "8"]);
+    }
 }
