@@ -311,7 +311,8 @@ mod tests {
     /// Two slots, appends of different lengths, drafts of both, over a made-up row block.
     fn drafts(drafter: &mut CpuDrafter) -> Vec<(Vec<i32>, Vec<f32>, Vec<f32>)> {
         let row = drafter.geometry().row_elems();
-        let tap = |i: usize| half::bf16::from_f32(((i * 2_654_435_761) % 8191) as f32 / 4096.0 - 1.0);
+        let tap =
+            |i: usize| half::bf16::from_f32(((i * 2_654_435_761) % 8191) as f32 / 4096.0 - 1.0);
         let rows: Vec<u8> = (0..90 * row).flat_map(|i| tap(i).to_le_bytes()).collect();
         let append = |slot, rows| Append { slot, first_pos: 0, rows };
         let draft = |slot: u8, anchor_pos: i64| Draft {
@@ -355,7 +356,10 @@ mod tests {
     fn a_backend_says_what_it_is() {
         let options = CpuOptions { precision: Precision::F32, ..CpuOptions::default() };
         let info = CpuDrafter::new(&Checkpoint::demo().unwrap(), options).unwrap().info();
-        assert_eq!((info.backend, info.precision, info.logits, info.kv), ("cpu", "f32", "bf16", "f32"));
+        assert_eq!(
+            (info.backend, info.precision, info.logits, info.kv),
+            ("cpu", "f32", "bf16", "f32")
+        );
         assert_eq!(info.gpu_mem_bytes, 0);
     }
 }
