@@ -183,7 +183,7 @@ mod tests {
         let end = (p + 1) * half_bits / 2;
         (0..16).fold(0, |state, i| {
             let bit = (end + bits - 16 + i) % bits;
-            state << 1 | u16::from(packed[bit / 8 ^ 3] >> (7 - bit % 8) & 1)
+            (state << 1) | u16::from((packed[(bit / 8) ^ 3] >> (7 - bit % 8)) & 1)
         })
     }
 
