@@ -217,6 +217,9 @@ fn positions_at_the_end_of_i64_draft_and_share_the_last_rotation() {
     let first = i64::MAX - 6;
     let end = step(&mut drafter, &[Request::new(0, first, 6, 50, first)]).remove(0);
     assert!(end.finite);
+    // The very last position can be stored, though no anchor can follow it.
+    let last = Request::new(2, i64::MAX - 5, 5, 50, 0);
+    step(&mut drafter, &[Request { first_pos: i64::MAX - 4, ..last }.append_only()]);
     // All positions beyond the table have one rotation, so another such place drafts the same.
     let beyond = step(&mut drafter, &[Request::new(1, 400_000, 6, 50, 400_000)]).remove(0);
     assert_eq!(end, beyond);

@@ -1,4 +1,4 @@
-//! Backends that execute a [`StepPlan`](crate::plan::StepPlan): store context rows, draft blocks.
+//! Backends that execute a [`StepPlan`]: store context rows, draft blocks.
 //!
 //! A backend knows nothing of the wire. [`Drafter`] is the whole interface; [`weights`] finds what every
 //! backend computes with, [`stage`] names the values they can be compared at, and [`cpu`] is the

@@ -70,10 +70,9 @@ impl Context {
     ) -> ControlFlow<()> {
         let mut rows = plan.appends.iter().flat_map(|append| {
             let slot = usize::from(append.slot);
-            append.rows.clone().zip(append.first_pos..).map(move |(index, pos)| Row {
-                index,
-                slot,
-                pos,
+            append.rows.clone().enumerate().map(move |(i, index)| {
+                // An append has at most W rows; the last may sit at the end of i64.
+                Row { index, slot, pos: append.first_pos.saturating_add(i as i64) }
             })
         });
         loop {

@@ -24,6 +24,14 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     for (lane, (x, y)) in lanes.iter_mut().zip(a_rest.iter().zip(b_rest)) {
         *lane += x * y;
     }
+    fold(&lanes)
+}
+
+/// Adds lanes pairwise: first with the one 8 further, then 4, 2, 1. Not inlined, because the compiler then
+/// picks an order of lanes that suits the fold and shuffles all of them for every 16 products.
+#[inline(never)]
+fn fold(lanes: &[f32; LANES]) -> f32 {
+    let mut lanes = *lanes;
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {

@@ -302,3 +302,64 @@ impl Model {
         context.chain(block.map(|linear| scratch_len(linear, rows))).max().unwrap_or(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Append, Draft};
+
+    /// Two slots, appends of different lengths, drafts of both, over a made-up row block.
+    fn drafts(drafter: &mut CpuDrafter) -> Vec<(Vec<i32>, Vec<f32>, Vec<f32>)> {
+        let row = drafter.geometry().row_elems();
+        let tap =
+            |i: usize| half::bf16::from_f32(((i * 2_654_435_761) % 8191) as f32 / 4096.0 - 1.0);
+        let rows: Vec<u8> = (0..90 * row).flat_map(|i| tap(i).to_le_bytes()).collect();
+        let append = |slot, rows| Append { slot, first_pos: 0, rows };
+        let draft = |slot: u8, anchor_pos: i64| Draft {
+            entry: usize::from(slot),
+            slot,
+            context: 0..anchor_pos,
+            anchor_token: 3,
+            anchor_pos,
+            n_out: 5,
+        };
+        let plan = StepPlan {
+            appends: vec![append(0, 0..77), append(1, 77..90)],
+            drafts: vec![draft(0, 77), draft(1, 13)],
+            max_model_len: 327_680,
+        };
+        let mut out = DraftBlocks::new(drafter.geometry());
+        drafter.step(&plan, RowBlock::new(&rows, 2 * row), &mut out).unwrap();
+        let copy = |b: super::super::Block<'_>| {
+            assert!(b.finite);
+            (b.ids.to_vec(), b.confidence.to_vec(), b.margin.to_vec())
+        };
+        (0..2).map(|d| copy(out.block(d))).collect()
+    }
+
+    #[test]
+    fn neither_the_chunk_nor_kept_weights_show_in_a_draft() {
+        let checkpoint = Checkpoint::demo().unwrap();
+        let mut usual = CpuDrafter::new(&checkpoint, CpuOptions::default()).unwrap();
+        let expected = drafts(&mut usual);
+        for chunk in [1, 7, 80] {
+            let options = CpuOptions::default();
+            let mut other = CpuDrafter::with_chunk(&checkpoint, options, chunk).unwrap();
+            assert_eq!(drafts(&mut other), expected, "chunks of {chunk} rows");
+        }
+        let (weights, _) = Weights::load(&checkpoint).unwrap();
+        usual.model.weights = weights;
+        assert_eq!(drafts(&mut usual), expected, "weights decoded in every product");
+    }
+
+    #[test]
+    fn a_backend_says_what_it_is() {
+        let options = CpuOptions { precision: Precision::F32, ..CpuOptions::default() };
+        let info = CpuDrafter::new(&Checkpoint::demo().unwrap(), options).unwrap().info();
+        assert_eq!(
+            (info.backend, info.precision, info.logits, info.kv),
+            ("cpu", "f32", "bf16", "f32")
+        );
+        assert_eq!(info.gpu_mem_bytes, 0);
+    }
+}
