@@ -221,8 +221,11 @@ fn broken_edges(source: &Source) -> Vec<String> {
     problems
 }
 
+/// What is wrong with a file, one line each.
+type Rule = fn(&Source) -> Vec<String>;
+
 /// Every rule, by name.
-const RULES: &[(&str, fn(&Source) -> Vec<String>)] = &[
+const RULES: &[(&str, Rule)] = &[
     ("header", missing_header),
     ("length", too_long),
     ("unwrap", unwraps),
