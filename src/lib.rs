@@ -13,9 +13,11 @@
 //! - [`checkpoint`]: a drafter's files: receipt, identities, configuration, tensors.
 //! - [`exl3`]: quantised weights, decoded and multiplied on the CPU.
 //! - [`drafter`]: backends that execute plans.
+//! - [`client`]: rank 0, the only client of a worker.
 
 pub mod buffer;
 pub mod checkpoint;
+pub mod client;
 pub mod digest;
 pub mod drafter;
 pub mod exl3;

@@ -7,7 +7,8 @@ use dspark::geometry::{Geometry, LIVE};
 use serde_json::Value;
 
 /// The wire fixtures' small geometry.
-pub(crate) const MINI: Geometry = Geometry { hidden: 8, vocab_size: 5000, noise_token_id: 4999, ..LIVE };
+pub(crate) const MINI: Geometry =
+    Geometry { hidden: 8, vocab_size: 5000, noise_token_id: 4999, ..LIVE };
 
 /// Path of a fixture.
 pub(crate) fn fixture(path: &str) -> PathBuf {
