@@ -10,7 +10,7 @@
 //!                                                       sends it; lost or broken: no reply arrives; frame and
 //!                                                       status: another answer; flip: a byte of it is inverted
 //! skip                                                  ends it as the breaker does
-//! step first= rows= generation= slot= [new_gen]         a frame that is not rank 0's
+//! foreign slot= generation=                             three rows with NEW_GEN that are not rank 0's
 //! redraft                                               the round that drafts every live slot again
 //! slots | counters                                      both ends; what was counted
 //! ```
@@ -26,7 +26,7 @@ use dspark::client::rank0::{
 use dspark::plan::RowBlock;
 use dspark::protocol::step::{NEED_DRAFT, NEW_GEN, RESYNC};
 use dspark::protocol::{
-    AppHeader, EntryStatus, FrameStatus, HEADER_BYTES, Limits, Op, ReqEntry, StepRequest,
+    AppHeader, EntryStatus, FrameStatus, HEADER_BYTES, Limits, Op, StepRequest,
 };
 use dspark::session::Seat;
 use dspark::window::Window;
@@ -272,37 +272,14 @@ impl Rank0Runner {
         text
     }
 
-    /// A frame of somebody else under this session, answered by the worker.
+    /// A frame of somebody else under this session, answered by a copy of the worker, so that rank 0's own
+    /// sequence numbers stay valid.
     fn foreign_step(&mut self, args: &mut Args<'_>) -> Result<String> {
-        let geometry = self.worker.geometry;
-        let n_rows: u32 = args.number("rows")?.ok_or("how many rows?")?;
-        let first: i64 = args.number("first")?.ok_or("from where?")?;
-        let new_gen = args.flags().contains(&"new_gen".to_owned());
-        let entry = ReqEntry {
-            slot: args.number("slot")?.ok_or("which slot?")?,
-            req_flags: NEED_DRAFT | if new_gen { NEW_GEN } else { 0 },
-            k_window: 0,
-            n_out: 0,
-            generation: args.number::<u32>("generation")?.ok_or("which generation?")?.into(),
-            first_pos: first.into(),
-            n_rows: n_rows.into(),
-            anchor_token: 7.into(),
-            anchor_pos: (first + i64::from(n_rows)).into(),
-        };
-        let meta = dspark::protocol::step::StepMeta {
-            seq: self.worker.session.last_seq() + 1,
-            session: self.rank0.session().get(),
-            step_id: 0,
-            want_margin: false,
-            row_bytes: geometry.row_bytes(),
-        };
-        let mut message = Vec::new();
-        let mut writer = dspark::protocol::StepWriter::begin(&mut message, meta, &[entry]);
-        writer.rows(&vec![0; n_rows as usize * ROW]);
-        writer.finish();
-        // On a copy of the worker, so that rank 0's own sequence numbers stay valid.
+        let slot = args.number("slot")?.ok_or("which slot?")?;
+        let generation = args.number("generation")?.ok_or("which generation?")?;
         let mut worker = self.worker.clone();
-        let reply = worker.handle(&mut self.seat, &message);
+        let frame = worker::foreign_step(&worker, slot, generation);
+        let reply = worker.handle(&mut self.seat, &frame);
         let code = u16::from_le_bytes(reply[64..66].try_into().unwrap());
         let status = EntryStatus::from_code(code.into()).unwrap();
         let kept = worker.windows() == self.worker.windows();
@@ -413,7 +390,7 @@ impl Runner for Rank0Runner {
                 self.requests = requests;
                 self.send(&mut args)?
             }
-            "step" => self.foreign_step(&mut args)?,
+            "foreign" => self.foreign_step(&mut args)?,
             "slots" => self.slots(),
             "counters" => show_counters(self.rank0.counters()),
             other => return Err(format!("no command {other:?}").into()),

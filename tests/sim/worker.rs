@@ -2,9 +2,14 @@
 //!
 //! Any row that is missing, extra, stale or out of place changes the drafts.
 
+use std::num::NonZeroU32;
+
 use dspark::geometry::Geometry;
 use dspark::plan::StepPlan;
-use dspark::protocol::{AppHeader, FrameStatus, HelloReply, StepReplyWriter, StepRequest};
+use dspark::protocol::step::{NEED_DRAFT, NEW_GEN, StepMeta};
+use dspark::protocol::{
+    AppHeader, FrameStatus, HelloReply, ReqEntry, StepReplyWriter, StepRequest, StepWriter,
+};
 use dspark::session::{Admitted, Outcome, Seat, Session};
 use dspark::window::Window;
 use zerocopy::IntoBytes;
@@ -163,6 +168,33 @@ impl Worker {
         }
         block
     }
+}
+
+/// A STEP of nobody under the open session: three rows for one slot, NEW_GEN, this generation.
+pub(crate) fn foreign_step(worker: &Worker, slot: u8, generation: u32) -> Vec<u8> {
+    let entry = ReqEntry {
+        slot,
+        req_flags: NEED_DRAFT | NEW_GEN,
+        k_window: 0,
+        n_out: 0,
+        generation: generation.into(),
+        first_pos: 0.into(),
+        n_rows: 3.into(),
+        anchor_token: 7.into(),
+        anchor_pos: 3.into(),
+    };
+    let meta = StepMeta {
+        seq: worker.session.last_seq() + 1,
+        session: worker.session.id().map_or(0, NonZeroU32::get),
+        step_id: 0,
+        want_margin: false,
+        row_bytes: ROW,
+    };
+    let mut message = Vec::new();
+    let mut writer = StepWriter::begin(&mut message, meta, &[entry]);
+    writer.rows(&[0; 3 * ROW]);
+    writer.finish();
+    message
 }
 
 fn plan_by_contract(worker: &mut Worker, step: &StepRequest<'_>) {
