@@ -25,9 +25,9 @@ pub enum FaultKind {
     Garbage,
     /// The reply arrives as a well-framed message that ends early.
     Truncate,
-    /// The STEP of an earlier round arrives once more, before this round's.
+    /// The STEP of an earlier round arrives once more, before this round's; its answer is dropped.
     Stale,
-    /// The STEP arrives twice.
+    /// The STEP arrives twice; the second answer is dropped.
     Duplicate,
     /// The client ends its sending direction after the STEP; the reply still arrives.
     HalfClose,

@@ -4,9 +4,11 @@
 //! A failing seed is printed; `DSPARK_SIM_SEED=N cargo test --release --test sim` plays it alone.
 #![allow(clippy::unwrap_used)]
 
+mod link;
 mod model;
 mod planted;
 mod run;
+mod scenarios;
 mod worker;
 mod workload;
 mod world;
@@ -37,7 +39,7 @@ fn windows_and_drafts_end_as_without_faults() {
 }
 
 /// Seeds within which every planted bug must be found.
-const BUG_SEEDS: u64 = 40;
+const BUG_SEEDS: u64 = 100;
 
 #[test]
 fn every_planted_bug_is_found() {

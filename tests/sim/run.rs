@@ -16,6 +16,9 @@ use crate::world::{Check, DEADLINE, World};
 const WINDOW: u32 = 8;
 const SLOTS: u32 = 4;
 
+/// Picks one counter.
+type Counter = fn(&Counters) -> u64;
+
 /// What many seeds came to.
 #[derive(Default)]
 pub(crate) struct Played {
@@ -37,7 +40,7 @@ impl Played {
         self.recovered += other.recovered;
     }
 
-    fn sum(&self, counter: fn(&Counters) -> u64) -> u64 {
+    fn sum(&self, counter: Counter) -> u64 {
         self.counters.iter().map(counter).sum()
     }
 
@@ -47,7 +50,7 @@ impl Played {
         for (kind, n) in self.faults.iter() {
             assert!(n > rounds / 1000, "{kind} occurred {n} times");
         }
-        let counters: [(&str, fn(&Counters) -> u64); 12] = [
+        let counters: [(&str, Counter); 12] = [
             ("resyncs", |c| c.resyncs),
             ("new sessions", |c| c.sessions - 1),
             ("partial windows", |c| c.partial_windows),
@@ -107,7 +110,7 @@ pub(crate) fn play(seed: u64, rounds: u64, bug: Option<Bug>) -> Result<Played, S
     let trip = [0, 1, 3, 3][rng.below(4) as usize];
     let cooldown = [0, 1, 7, 40][rng.below(4) as usize];
     let schedule = schedule(seed, &mut rng);
-    let round_time = Duration::from_millis([35, 400][rng.below(2) as usize]);
+    let round_time = Duration::from_millis([35, 400, 2000][rng.below(3) as usize]);
     let mut engine = Engine::new(rng.next(), WINDOW, SLOTS);
     let mut faulty = World::new(geometry, rng.next(), trip, cooldown, bug);
     let mut calm = World::new(geometry, rng.next(), 3, 256, None);

@@ -181,3 +181,140 @@ fn claim(entry: &ReqEntry, n_rows: usize, first_pos: i64) -> Entry {
         anchor_token_valid: true,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::step::{NEED_DRAFT, NEW_GEN, RESYNC, StepMeta};
+    use crate::protocol::{HEADER_BYTES, Limits, StepWriter};
+
+    const LIVE: Geometry = crate::geometry::LIVE;
+    const GEOMETRY: Geometry = Geometry { window: 8, hidden: 2, n_taps: 1, ..LIVE };
+    const RESENT: u8 = NEW_GEN | RESYNC;
+
+    /// A recording of slot 0 in the making; rows are `version` and position.
+    struct Recording {
+        recovery: Recovery,
+        session: u32,
+        seq: u64,
+    }
+
+    /// Owner, first position, rows and `k_window` of the recovered request.
+    type Found = Option<(u64, i64, usize, u8)>;
+
+    impl Recording {
+        fn new() -> Self {
+            Self { recovery: Recovery::new(GEOMETRY), session: 1, seq: 1 }
+        }
+
+        fn entry(&mut self, generation: u32, flags: u8, first: i64, n: u32, version: u8) -> Found {
+            self.seq += 1;
+            let entry = ReqEntry {
+                slot: 0,
+                req_flags: flags | NEED_DRAFT,
+                k_window: 2,
+                n_out: 0,
+                generation: generation.into(),
+                first_pos: first.into(),
+                n_rows: n.into(),
+                anchor_token: 5.into(),
+                anchor_pos: (first + i64::from(n)).into(),
+            };
+            let meta = StepMeta {
+                seq: self.seq,
+                session: self.session,
+                step_id: 9,
+                want_margin: false,
+                row_bytes: GEOMETRY.row_bytes(),
+            };
+            let mut message = Vec::new();
+            let mut writer = StepWriter::begin(&mut message, meta, &[entry]);
+            for pos in first..first + i64::from(n) {
+                writer.rows(&[version, pos.to_le_bytes()[0], 0, 0]);
+            }
+            writer.finish();
+            let (header, _) = AppHeader::split(&message).unwrap();
+            let limits = Limits { max_slots: 4, max_rows_per_step: 32, row_bytes: 4 };
+            let step = StepRequest::parse(&message[HEADER_BYTES..], &limits).unwrap();
+            let round = self.recovery.step(&header, &step)?;
+            let request = round.requests.first()?;
+            Some((request.owner.0, request.first_pos, request.rows.len(), request.k_window))
+        }
+    }
+
+    #[test]
+    fn a_newer_generation_or_a_plain_new_gen_is_a_new_owner() {
+        let mut r = Recording::new();
+        assert_eq!(r.entry(1, NEW_GEN, 0, 4, 0), Some((1, 0, 4, 2)));
+        assert_eq!(r.entry(1, 0, 4, 2, 0), Some((1, 4, 2, 2)));
+        assert_eq!(r.entry(1, NEW_GEN, 0, 3, 1), Some((2, 0, 3, 2)));
+        assert_eq!(r.entry(2, 0, 0, 3, 2), Some((3, 0, 3, 2)));
+        assert_eq!(r.entry(9, RESENT, 0, 3, 3), Some((4, 0, 3, 2)));
+    }
+
+    #[test]
+    fn roll_backs_and_redrafts_keep_the_owner() {
+        let mut r = Recording::new();
+        assert_eq!(r.entry(1, NEW_GEN, 0, 6, 0), Some((1, 0, 6, 2)));
+        assert_eq!(r.entry(1, 0, 3, 2, 1), Some((1, 3, 2, 2)));
+        assert_eq!(r.entry(1, 0, 5, 0, 0), Some((1, 5, 0, 2)));
+        assert_eq!(r.entry(1, 0, 4, 0, 0), Some((1, 4, 0, 2)));
+    }
+
+    #[test]
+    fn of_a_resync_only_the_rounds_own_rows_are_recovered() {
+        let mut r = Recording::new();
+        r.entry(1, NEW_GEN, 0, 6, 0);
+        assert_eq!(r.entry(1, RESENT, 0, 8, 0), Some((1, 6, 2, 2)));
+        assert_eq!(r.entry(1, RESENT, 1, 8, 0), Some((1, 8, 1, 2)));
+        // A re-draft of a dirty slot.
+        assert_eq!(r.entry(1, RESENT, 1, 8, 0), Some((1, 9, 0, 2)));
+    }
+
+    #[test]
+    fn a_resync_after_missing_rounds_brings_their_rows_too() {
+        let mut r = Recording::new();
+        r.entry(1, NEW_GEN, 0, 6, 0);
+        // Six rows cannot come from one verification of two drafts, so they count for no acceptance.
+        assert_eq!(r.entry(1, RESENT, 4, 8, 0), Some((1, 6, 6, 0)));
+        // So many that nothing held is left.
+        assert_eq!(r.entry(1, RESENT, 40, 8, 0), Some((1, 40, 8, 0)));
+        // Among them a roll-back that replaced rows.
+        let mut r = Recording::new();
+        r.entry(1, NEW_GEN, 0, 3, 0);
+        r.entry(1, 0, 3, 1, 7);
+        assert_eq!(r.entry(1, RESENT, 0, 6, 0), Some((1, 3, 3, 2)));
+    }
+
+    #[test]
+    fn a_window_that_cannot_follow_from_what_is_held_belongs_to_a_new_owner() {
+        // The missing rounds left a gap and rolled back behind it: rank 0 holds less than recovered.
+        let mut r = Recording::new();
+        r.entry(1, NEW_GEN, 0, 6, 0);
+        assert_eq!(r.entry(1, RESENT, 3, 3, 0), Some((2, 3, 3, 2)));
+    }
+
+    #[test]
+    fn late_frames_and_stale_entries_are_left_out() {
+        let mut r = Recording::new();
+        r.entry(5, NEW_GEN, 0, 6, 0);
+        r.seq -= 1;
+        assert_eq!(r.entry(5, 0, 6, 1, 0), None);
+        assert_eq!(r.entry(4, NEW_GEN, 0, 1, 0), None);
+        assert_eq!(r.entry(5, 0, -3, 2, 0), None);
+        assert_eq!(r.recovery.ignored(), 2);
+        assert_eq!(r.entry(5, 0, 6, 1, 0), Some((1, 6, 1, 2)));
+    }
+
+    #[test]
+    fn in_a_new_session_generations_start_again() {
+        let mut r = Recording::new();
+        r.entry(5, NEW_GEN, 0, 6, 0);
+        // The same rank 0 under a new id.
+        (r.session, r.seq) = (2, 0);
+        assert_eq!(r.entry(5, RESENT, 0, 7, 0), Some((1, 6, 1, 2)));
+        // Another start of the engine.
+        (r.session, r.seq) = (3, 0);
+        assert_eq!(r.entry(1, NEW_GEN, 0, 2, 1), Some((2, 0, 2, 2)));
+    }
+}

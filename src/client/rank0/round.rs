@@ -150,7 +150,7 @@ mod tests {
     const ROW: usize = LIVE.row_bytes();
 
     fn request(first_pos: i64, rows: Range<usize>) -> EngineRequest {
-        let anchor_pos = first_pos + rows.len() as i64;
+        let anchor_pos = first_pos.checked_add_unsigned(rows.len() as u64).unwrap();
         EngineRequest {
             slot: 0,
             owner: Owner(1),
