@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! rank0 [window=8] [slots=4] [generation=0] [offline]   a new rank 0 and a new worker, connected and greeted
-//! connect | disconnect | hello | restart                restart: the worker starts again with nothing
+//! connect | disconnect | restart                        restart: the worker starts again with nothing
+//! hello [frame=CODE]                                    says HELLO, if one is due; frame: another answer
 //! request OWNER slot= [first= rows=] [anchor=] [token=7] [k=0] [n_out=0] [append] [seed=]
 //!                                                       one request of the round in the making
 //! begin                                                 hands the round to rank 0 without sending
@@ -114,10 +115,11 @@ impl Rank0Runner {
             return Ok("offline".into());
         }
         self.rank0.connected();
-        self.hello()
+        self.hello(args)
     }
 
-    fn hello(&mut self) -> Result<String> {
+    fn hello(&mut self, args: &mut Args<'_>) -> Result<String> {
+        let answer = args.number("frame")?;
         let Self { rank0, worker, seat, sessions, .. } = self;
         if !rank0.needs_hello() {
             return Ok("no hello due".into());
@@ -126,8 +128,14 @@ impl Rank0Runner {
             *sessions += 1;
             NonZeroU32::new(0x51 + *sessions).unwrap()
         });
-        let reply = worker.handle(seat, hello).to_vec();
         let (header, _) = AppHeader::split(hello).unwrap();
+        let reply = match answer {
+            Some(code) => {
+                let status = FrameStatus::from_code(code).ok_or("no such frame status")?;
+                header.reply(status, 0).as_bytes().to_vec()
+            }
+            None => worker.handle(seat, hello).to_vec(),
+        };
         let verdict = match rank0.judge_hello(&reply) {
             Ok(_) => "accepted".into(),
             Err(error) => error.to_string(),
@@ -374,7 +382,7 @@ impl Runner for Rank0Runner {
                 self.seat = Seat::default();
                 String::new()
             }
-            "hello" => self.hello()?,
+            "hello" => self.hello(&mut args)?,
             "request" => self.request(&mut args)?,
             "begin" => self.begin().map(|()| String::new())?,
             "send" => self.send(&mut args)?,

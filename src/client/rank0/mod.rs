@@ -144,7 +144,11 @@ impl Rank0 {
     }
 
     /// The HELLO to send. `new_session` is asked for a random session id when a new session is due.
+    ///
+    /// # Panics
+    /// If a STEP is out: one request at a time.
     pub fn hello(&mut self, new_session: impl FnOnce() -> NonZeroU32) -> &[u8] {
+        assert_ne!(self.phase, Phase::Sent, "a STEP is out");
         let renewed = self.wire.write_hello(&mut self.message, new_session);
         self.counters.sessions += u64::from(renewed);
         &self.message
