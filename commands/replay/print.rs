@@ -144,13 +144,10 @@ fn latencies(engine: &Engine<'_>, output: &Output) -> io::Result<()> {
         times.add_row([class.name()].into_iter().chain(cells).chain([count(p.count)]));
     }
     output.line(times)?;
-    if engine.report.warmup > 0 {
-        output.note(format_args!(
-            "latencies leave out the first {} rounds; 'corrected' adds how late a round began",
-            engine.report.warmup
-        ));
-    }
-    Ok(())
+    output.line(format_args!(
+        "latencies leave out the first {} rounds; 'corrected' adds how late a round began",
+        engine.report.warmup
+    ))
 }
 
 fn faults(engine: &Engine<'_>, verdict: Option<&Verdict>, output: &Output) -> io::Result<()> {
