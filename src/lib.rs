@@ -16,6 +16,7 @@
 //! - [`transport`]: whole frames over a connection.
 //! - [`trace`]: a file of timed frames.
 //! - [`client`]: rank 0 emulated: what it sends and how it judges replies.
+//! - [`shadow`]: comparing two sets of drafts.
 //! - [`worker`]: one frame in, one reply out; listeners, threads, counters.
 
 pub mod buffer;
@@ -29,6 +30,7 @@ pub mod plan;
 pub mod protocol;
 pub mod ring;
 pub mod session;
+pub mod shadow;
 pub mod trace;
 pub mod transport;
 pub mod window;

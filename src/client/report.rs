@@ -2,39 +2,42 @@
 
 use serde_json::{Value, json};
 
-use super::driver::Round;
-use crate::protocol::{EntryStatus, StepReply};
+use super::driver::{Round, RoundTimes};
+use super::faults::{FaultCounts, FaultKind};
+use super::rank0::{Counters, Outcome};
+use crate::protocol::{EntryStatus, StepRequest};
 
-/// Counters and samples of one replay.
-#[derive(Clone, Debug, Default)]
-pub struct ReplayReport {
-    /// Rounds that were tried.
-    pub rounds: u64,
-    /// Of these, without a usable reply.
-    pub failed: u64,
-    /// Replies that break a rule of contract §6.3, among the failed.
-    pub refused: u64,
-    /// Rows sent.
-    pub rows: u64,
-    /// Draft positions received that a client would consume.
-    pub drafts: u64,
-    /// Drafts accepted according to the trace: n_rows − 1 of k_window, prefill and resyncs left out.
-    pub accepted: u64,
-    /// Rounds' entries that say how many drafts were accepted.
-    pub accepted_entries: u64,
-    /// Entries by status.
-    pub entries: [u64; EntryStatus::ALL.len()],
-    /// Rounds that began later than the pace asked.
-    pub late: u64,
-    /// Draft positions compared with recorded ones.
-    pub compared: u64,
-    /// Of these, equal.
-    pub equal: u64,
-    /// Blocks compared, and of these, equal in every position.
-    pub blocks: [u64; 2],
-    total_us: Vec<u64>,
-    worker_us: Vec<u64>,
-    link_us: Vec<u64>,
+/// What kind of STEP a round sent: their latencies are not comparable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RoundClass {
+    /// Only drafting entries with the rows of one verification; the number of them.
+    Decode(u16),
+    /// Some entry appends a prompt's rows.
+    Prefill,
+    /// Some entry re-sends a window.
+    Resync,
+}
+
+impl RoundClass {
+    /// Class of a STEP. A verification makes at most N + 1 rows.
+    pub fn of(step: &StepRequest<'_>, num_spec: u32) -> Self {
+        if step.entries.iter().any(|e| e.resync()) {
+            Self::Resync
+        } else if step.entries.iter().any(|e| !e.need_draft() || e.n_rows.get() > num_spec + 1) {
+            Self::Prefill
+        } else {
+            Self::Decode(step.header.n_req.get())
+        }
+    }
+
+    /// Name in reports.
+    pub fn name(self) -> String {
+        match self {
+            Self::Decode(n) => format!("decode {n}"),
+            Self::Prefill => "prefill".into(),
+            Self::Resync => "resync".into(),
+        }
+    }
 }
 
 /// Percentiles of one latency, µs, nearest-rank.
@@ -63,83 +66,188 @@ impl Percentiles {
         Some(Self { count, p50: rank(50), p90: rank(90), p99: rank(99), max })
     }
 
-    fn json(&self) -> Value {
+    /// As a JSON object, µs.
+    pub fn json(&self) -> Value {
         json!({ "count": self.count, "p50": self.p50, "p90": self.p90, "p99": self.p99,
             "max": self.max })
     }
 }
 
+/// Samples of one class of rounds, µs.
+#[derive(Clone, Debug, Default)]
+struct Samples {
+    round: Vec<u64>,
+    corrected: Vec<u64>,
+    send: Vec<u64>,
+    worker: Vec<u64>,
+    link: Vec<u64>,
+}
+
+/// Latency metrics of a report, in the order they are printed.
+pub const METRICS: [&str; 5] = ["round", "corrected", "send", "worker", "link"];
+
+impl Samples {
+    fn metrics(&mut self) -> [&mut Vec<u64>; 5] {
+        [&mut self.round, &mut self.corrected, &mut self.send, &mut self.worker, &mut self.link]
+    }
+}
+
+/// What injected faults of one kind came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultOutcome {
+    /// Rounds with the fault that were answered all the same.
+    pub answered: u64,
+    /// Rounds that failed by it.
+    pub failed: u64,
+}
+
+/// Counters and samples of one replay.
+#[derive(Clone, Debug, Default)]
+pub struct ReplayReport {
+    /// Engine rounds.
+    pub rounds: u64,
+    /// Rounds left out of the latencies, at the start.
+    pub warmup: u64,
+    /// Rounds that sent a STEP and failed.
+    pub failed: u64,
+    /// Failed rounds without an injected fault: the worker's or the link's own.
+    pub unexplained: u64,
+    /// Rounds that sent nothing: no connection, or an open breaker.
+    pub not_sent: u64,
+    /// Drafts of requests that a client would consume.
+    pub drafts: u64,
+    /// Entries by status.
+    pub entries: [u64; EntryStatus::ALL.len()],
+    /// Rounds that began more than the tolerance later than the pace asked.
+    pub late: u64,
+    /// Drafts accepted as the trace says: n_rows − 1 of k_window; prefill and resyncs left out.
+    pub accepted: u64,
+    /// Entries that say so.
+    pub accepted_entries: u64,
+    /// Faults injected.
+    pub faults: FaultCounts,
+    outcomes: [FaultOutcome; FaultKind::ALL.len()],
+    samples: std::collections::BTreeMap<RoundClass, Samples>,
+}
+
+/// When a round was due and when it was begun, µs since the start of the replay.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundClock {
+    /// When the pace wanted it; `None` without a pace.
+    pub due_us: Option<u64>,
+    /// When it was begun.
+    pub begun_us: u64,
+}
+
 impl ReplayReport {
-    /// Counts an answered round.
-    pub fn answered(&mut self, round: &Round<'_>) {
-        let num_spec = usize::from(round.reply.header.num_spec.get());
+    /// An empty report that leaves the first `rounds` rounds out of the latencies.
+    pub fn with_warmup(rounds: u64) -> Self {
+        Self { warmup: rounds, ..Self::default() }
+    }
+
+    /// Counts a round; `step` is the STEP as it was sent.
+    pub fn round(
+        &mut self,
+        round: &Round,
+        step: Option<&StepRequest<'_>>,
+        num_spec: u32,
+        clock: RoundClock,
+    ) {
         self.rounds += 1;
-        self.rows += u64::from(round.step.header.n_rows.get());
-        self.total_us.push(round.times.total_us);
-        self.worker_us.push(round.times.worker_us);
-        self.link_us.push(round.times.link_us());
-        for (index, entry) in round.step.entries.iter().enumerate() {
-            let Some(status) = round.reply.status(index) else { continue };
-            self.entries[status as usize] += 1;
-            if entry.need_draft() && status.has_drafts() {
-                self.drafts += entry.consumed(num_spec) as u64;
+        if let Some(kind) = round.fault {
+            self.faults.record(kind);
+        }
+        let fault = round.fault.map(|kind| &mut self.outcomes[kind as usize]);
+        match (round.report.outcome, fault) {
+            (Outcome::Answered, Some(fault)) => fault.answered += 1,
+            (Outcome::Answered, None) => {}
+            (Outcome::NotSent(_), _) => self.not_sent += 1,
+            (_, Some(fault)) => {
+                fault.failed += 1;
+                self.failed += 1;
             }
-            let rows = u64::from(entry.n_rows.get());
-            if entry.k_window > 0 && !entry.resync() && rows > 0 {
-                self.accepted += (rows - 1).min(u64::from(entry.k_window));
-                self.accepted_entries += 1;
+            (_, None) => {
+                self.failed += 1;
+                self.unexplained += 1;
             }
         }
-    }
-
-    /// Counts a round without a usable reply.
-    pub fn failed(&mut self, refused: bool) {
-        self.rounds += 1;
-        self.failed += 1;
-        self.refused += u64::from(refused);
-    }
-
-    /// Compares an answered round with the recorded reply to the same STEP. Positions after the first
-    /// mismatch of a block continue another Markov chain and are not counted.
-    pub fn compare(&mut self, round: &Round<'_>, recorded: &StepReply<'_>) {
-        let num_spec = usize::from(round.reply.header.num_spec.get());
-        if recorded.header.n_req.get() != round.reply.header.n_req.get()
-            || recorded.header.num_spec.get() != round.reply.header.num_spec.get()
+        if let (Some(times), Some(step)) = (round.times, step)
+            && self.rounds > self.warmup
         {
-            return;
-        }
-        for (index, entry) in round.step.entries.iter().enumerate() {
-            let drafted = |reply: &StepReply<'_>| {
-                entry.need_draft() && reply.status(index).is_some_and(EntryStatus::has_drafts)
-            };
-            if !(drafted(&round.reply) && drafted(recorded)) {
-                continue;
-            }
-            let n = entry.consumed(num_spec);
-            let pairs = round.reply.ids(index).zip(recorded.ids(index)).take(n);
-            let equal = pairs.take_while(|(ours, theirs)| ours == theirs).count();
-            self.compared += n.min(equal + 1) as u64;
-            self.equal += equal as u64;
-            self.blocks[0] += 1;
-            self.blocks[1] += u64::from(equal == n);
+            self.sample(RoundClass::of(step, num_spec), times, clock);
         }
     }
 
-    /// Percentiles of round, worker and link time.
-    pub fn latencies(&mut self) -> [(&'static str, Option<Percentiles>); 3] {
-        [
-            ("round", Percentiles::of(&mut self.total_us)),
-            ("worker", Percentiles::of(&mut self.worker_us)),
-            ("link", Percentiles::of(&mut self.link_us)),
-        ]
+    /// Counts one entry of an answered STEP.
+    pub fn entry(&mut self, status: EntryStatus, consumed: Option<usize>) {
+        self.entries[status as usize] += 1;
+        self.drafts += consumed.map_or(0, |n| n as u64);
+    }
+
+    /// Counts what the engine accepted of a request's drafts, as recorded.
+    pub fn acceptance(&mut self, n_rows: u64, k_window: u8) {
+        if k_window > 0 && n_rows > 0 {
+            self.accepted += (n_rows - 1).min(u64::from(k_window));
+            self.accepted_entries += 1;
+        }
+    }
+
+    /// What the faults of one kind came to.
+    pub fn fault(&self, kind: FaultKind) -> FaultOutcome {
+        self.outcomes[kind as usize]
+    }
+
+    fn sample(&mut self, class: RoundClass, times: RoundTimes, clock: RoundClock) {
+        let samples = self.samples.entry(class).or_default();
+        samples.round.push(times.total_us);
+        samples.send.push(times.send_us);
+        samples.worker.push(times.worker_us);
+        samples.link.push(times.link_us());
+        if let Some(due) = clock.due_us {
+            // What the engine would have waited, had it kept its pace: lateness counts.
+            samples.corrected.push(times.total_us + clock.begun_us.saturating_sub(due));
+        }
+    }
+
+    /// Percentiles of every metric over all classes.
+    pub fn latencies(&self) -> Vec<(&'static str, Option<Percentiles>)> {
+        let mut all = Samples::default();
+        for samples in self.samples.values() {
+            let mut samples = samples.clone();
+            for (all, part) in all.metrics().into_iter().zip(samples.metrics()) {
+                all.append(part);
+            }
+        }
+        METRICS.into_iter().zip(all.metrics().map(|m| Percentiles::of(m))).collect()
+    }
+
+    /// Percentiles of the round time by class.
+    pub fn classes(&self) -> Vec<(RoundClass, Percentiles)> {
+        let of = |(class, samples): (&RoundClass, &Samples)| {
+            Percentiles::of(&mut samples.round.clone()).map(|p| (*class, p))
+        };
+        self.samples.iter().filter_map(of).collect()
     }
 
     /// The report as JSON; durations in µs.
-    pub fn to_json(&mut self) -> Value {
+    pub fn to_json(&self, counters: &Counters) -> Value {
         let mut doc = json!({
-            "schema": 1, "rounds": self.rounds, "failed": self.failed, "refused": self.refused,
-            "rows": self.rows, "drafts": self.drafts, "late": self.late,
+            "schema": 1, "rounds": self.rounds, "failed": self.failed,
+            "unexplained": self.unexplained, "not_sent": self.not_sent, "steps": counters.steps,
+            "rows": counters.rows, "resyncs": counters.resyncs, "resync_rows": counters.resync_rows,
+            "drafts": self.drafts, "late": self.late, "warmup_rounds": self.warmup,
             "accepted": self.accepted, "accepted_entries": self.accepted_entries,
+            "hellos": counters.hellos, "sessions": counters.sessions,
+            "fallback": {
+                "no_connection": counters.fallback_no_connection,
+                "cooldown": counters.fallback_cooldown,
+                "outdated": counters.fallback_outdated,
+                "disabled": counters.fallback_disabled,
+                "timeout": counters.fallback_timeout,
+                "transport": counters.fallback_transport,
+                "bad_reply": counters.fallback_bad_reply,
+                "frame_error": counters.fallback_frame_error,
+            },
         });
         for status in EntryStatus::ALL {
             doc["entries"][status.name()] = self.entries[*status as usize].into();
@@ -149,9 +257,13 @@ impl ReplayReport {
                 doc[format!("{name}_us")] = p.json();
             }
         }
-        if self.blocks[0] > 0 {
-            doc["agreement"] = json!({ "blocks": self.blocks[0], "equal_blocks": self.blocks[1],
-                "compared": self.compared, "equal": self.equal });
+        for (class, percentiles) in self.classes() {
+            doc["classes_us"][class.name()] = percentiles.json();
+        }
+        for (kind, n) in self.faults.iter().filter(|(_, n)| *n > 0) {
+            let outcome = self.fault(kind);
+            doc["faults"][kind.name()] = json!({ "injected": n, "answered": outcome.answered,
+                "failed": outcome.failed });
         }
         doc
     }

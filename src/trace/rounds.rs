@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::{RecordKind, TraceError, TraceHeader, TraceReader};
-use crate::protocol::{AppHeader, Op};
+use crate::protocol::{AppHeader, HEADER_BYTES, Op};
 
 /// Reads one STEP at a time, with the reply and the local draft recorded behind it.
 ///
@@ -44,6 +44,19 @@ impl<R: Read> RoundReader<R> {
         self.reader.header()
     }
 
+    /// Engine step of the round that [`next_round`](Self::next_round) would return.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn peek_step_id(&mut self) -> Result<Option<u64>, TraceError> {
+        if self.ahead.is_none() {
+            self.ahead = self.read_to_step()?;
+        }
+        let id = self.next.get(HEADER_BYTES..HEADER_BYTES + 8).and_then(|b| b.try_into().ok());
+        // A body too short for a step_id is found out by whoever parses it.
+        Ok(self.ahead.map(|_| id.map_or(0, u64::from_le_bytes)))
+    }
+
     /// The next round; `None` at the end. Other operations and notes are passed over.
     ///
     /// # Errors
@@ -62,18 +75,16 @@ impl<R: Read> RoundReader<R> {
         // A cut behind this round is met again by the next call.
         self.ahead = self.read_to_step().unwrap_or(None);
         let (header, body) = AppHeader::split(&self.step).expect("read_to_step splits it");
-        let recorded = |message: &'_ [u8]| -> bool {
-            AppHeader::split(message).is_some_and(|(h, _)| {
-                (h.seq, h.session, h.op) == (header.seq, header.session, header.op)
-            })
+        let answer = |message: &'_ [u8]| {
+            let (h, _) = AppHeader::split(message)?;
+            ((h.seq, h.session, h.op) == (header.seq, header.session, header.op)).then_some(())
         };
-        let body_of = |message: &'_ [u8]| recorded(message).then_some(32);
         Ok(Some(RecordedRound {
             time_us,
             header,
             body,
-            reply: body_of(&self.reply).map(|at| &self.reply[at..]),
-            local: body_of(&self.local).map(|at| &self.local[at..]),
+            reply: answer(&self.reply).map(|()| &self.reply[HEADER_BYTES..]),
+            local: answer(&self.local).map(|()| &self.local[HEADER_BYTES..]),
         }))
     }
 

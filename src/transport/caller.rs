@@ -85,16 +85,36 @@ impl Caller {
     /// # Errors
     /// After any error the connection is broken.
     pub fn call(&mut self, parts: &[&[u8]], deadline: Instant) -> Result<&[u8], CallError> {
-        if self.broken {
-            return Err(CallError::Broken);
-        }
-        match self.exchange(parts, deadline) {
-            Ok(()) => Ok(&self.reply),
-            Err(e) => {
-                self.close();
-                Err(e)
-            }
-        }
+        self.send(parts, deadline)?;
+        self.receive(deadline)
+    }
+
+    /// Sends a message given in parts. Each one is answered by one reply, in order.
+    ///
+    /// # Errors
+    /// After any error the connection is broken.
+    pub fn send(&mut self, parts: &[&[u8]], deadline: Instant) -> Result<(), CallError> {
+        let sent = self.usable().and_then(|()| self.write(parts, deadline));
+        self.broken_by(sent)
+    }
+
+    /// Waits for the next reply message.
+    ///
+    /// # Errors
+    /// After any error the connection is broken.
+    pub fn receive(&mut self, deadline: Instant) -> Result<&[u8], CallError> {
+        let read = self.usable().and_then(|()| self.read(deadline));
+        self.broken_by(read)?;
+        Ok(&self.reply)
+    }
+
+    /// Says that nothing more will be sent; replies can still be received.
+    ///
+    /// # Errors
+    /// After any error the connection is broken.
+    pub fn end_sending(&mut self) -> Result<(), CallError> {
+        let ended = self.stream.shutdown(Shutdown::Write).map_err(CallError::Io);
+        self.broken_by(ended)
     }
 
     /// Ends the connection.
@@ -104,8 +124,18 @@ impl Caller {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    fn exchange(&mut self, parts: &[&[u8]], deadline: Instant) -> Result<(), CallError> {
-        self.send(parts, deadline)?;
+    fn usable(&self) -> Result<(), CallError> {
+        if self.broken { Err(CallError::Broken) } else { Ok(()) }
+    }
+
+    fn broken_by<T>(&mut self, result: Result<T, CallError>) -> Result<T, CallError> {
+        if result.is_err() {
+            self.close();
+        }
+        result
+    }
+
+    fn read(&mut self, deadline: Instant) -> Result<(), CallError> {
         let mut prefix = [0; PREFIX_BYTES];
         self.fill(&mut prefix, deadline)?;
         let len = u32::from_le_bytes(prefix);
@@ -120,7 +150,7 @@ impl Caller {
         result
     }
 
-    fn send(&mut self, parts: &[&[u8]], deadline: Instant) -> Result<(), CallError> {
+    fn write(&mut self, parts: &[&[u8]], deadline: Instant) -> Result<(), CallError> {
         let len: usize = parts.iter().map(|p| p.len()).sum();
         let prefix = u32::try_from(len).map_err(|_| CallError::Length(u32::MAX))?.to_le_bytes();
         let mut slices = Vec::with_capacity(parts.len() + 1);
