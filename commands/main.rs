@@ -93,6 +93,8 @@ fn init_logging(cli: &Cli, output: &Output) {
         .with_writer(std::io::stderr)
         .with_env_filter(filter)
         .with_target(false)
+        // It would report a broken stderr on stderr, and panic in the thread that logs.
+        .log_internal_errors(false)
         .with_ansi(output.colored_logs());
     if std::env::var("DSPARK_LOG_FORMAT").is_ok_and(|f| f == "json") {
         builder.json().init();
