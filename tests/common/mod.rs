@@ -3,6 +3,7 @@
 
 pub(crate) mod frames;
 
+pub(crate) mod golden;
 pub(crate) mod process;
 
 use std::path::{Path, PathBuf};
