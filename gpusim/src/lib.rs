@@ -31,3 +31,20 @@ mod fault;
 mod memory;
 mod ptx;
 mod race;
+
+/// Lines of a PTX text whose instruction the emulator does not know, with their text.
+///
+/// A kernel with such a line loads, and stops when it reaches it; a test can ask beforehand.
+///
+/// # Errors
+/// When the text is not PTX; the message names the line.
+pub fn unknown_instructions(source: &str) -> Result<Vec<(u32, String)>, String> {
+    let module = ptx::parse(source).map_err(|error| error.to_string())?;
+    let globals = module.variables.iter().map(|variable| (variable.name.clone(), 0)).collect();
+    let kernels = exec::decode(&std::sync::Arc::from(source), &module, &globals)
+        .map_err(|error| error.to_string())?;
+    let mut lines: Vec<u32> = kernels.values().flat_map(|kernel| kernel.unknown_lines()).collect();
+    lines.sort_unstable();
+    let text = |line: u32| source.lines().nth(line as usize - 1).unwrap_or("").trim().to_string();
+    Ok(lines.into_iter().map(|line| (line, text(line))).collect())
+}

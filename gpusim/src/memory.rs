@@ -120,6 +120,7 @@ impl Allocation {
 
 /// One bit per byte.
 struct ByteSet {
+    len: usize,
     words: Box<[AtomicU64]>,
     /// Set once all bytes are known to be in: then nothing is looked up any more.
     complete: AtomicBool,
@@ -127,7 +128,7 @@ struct ByteSet {
 
 impl ByteSet {
     fn new(len: usize) -> Self {
-        Self { words: zeroed(len.div_ceil(64)), complete: AtomicBool::new(false) }
+        Self { len, words: zeroed(len.div_ceil(64)), complete: AtomicBool::new(false) }
     }
 
     fn mask(offset: usize, len: usize) -> u64 {
@@ -157,7 +158,7 @@ impl ByteSet {
             set.words[at / 64].fetch_or(Self::mask(at, len), Ordering::Relaxed);
             true
         });
-        if offset == 0 && len.div_ceil(64) == self.words.len() {
+        if offset == 0 && len == self.len {
             self.complete.store(true, Ordering::Relaxed);
         }
     }
@@ -430,6 +431,8 @@ mod tests {
         a.mark_written(a.base + 132, 4);
         assert_eq!(a.first_unwritten(a.base, 1000), Some(130));
         assert!(a.is_written(a.base + 132, 4) && !a.is_written(a.base + 136, 4));
+        a.mark_range_written(a.base, 999);
+        assert_eq!(a.first_unwritten(a.base, 1000), Some(999));
         a.mark_range_written(a.base, 1000);
         assert_eq!(a.first_unwritten(a.base, 1000), None);
     }

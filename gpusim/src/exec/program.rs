@@ -40,6 +40,15 @@ pub(crate) struct Kernel {
     pub(crate) source: Arc<str>,
 }
 
+impl Kernel {
+    /// Lines of instructions that are not known.
+    pub(crate) fn unknown_lines(&self) -> Vec<u32> {
+        let unknown =
+            self.code.iter().filter(|instruction| matches!(instruction.action, Action::Unknown));
+        unknown.map(|instruction| instruction.line).collect()
+    }
+}
+
 /// A kernel parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Param {
