@@ -166,6 +166,7 @@ fn demo(args: &ReplayArgs, output: &Output) -> Result<(Reader, Option<Running>),
     };
     let compute = ComputeArgs {
         backend: Backend::Auto,
+        device: 0,
         precision: Rounding::Bf16,
         logits: Rounding::Bf16,
         max_slots: 4,

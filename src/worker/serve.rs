@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
 
 use super::recorder::Recorder;
@@ -221,6 +221,8 @@ async fn answer_control(
 struct Shared {
     worker: RefCell<Worker>,
     recorder: Option<Recorder>,
+    /// Told when the backend will never draft again.
+    lost: Notify,
 }
 
 async fn draft(
@@ -229,7 +231,7 @@ async fn draft(
     recorder: Option<Recorder>,
     stopped: watch::Receiver<bool>,
 ) {
-    let shared = Rc::new(Shared { worker: RefCell::new(worker), recorder });
+    let shared = Rc::new(Shared { worker: RefCell::new(worker), recorder, lost: Notify::new() });
     let local = LocalSet::new();
     for (listener, buffer) in seats {
         let (shared, mut stopped) = (shared.clone(), stopped.clone());
@@ -240,6 +242,7 @@ async fn draft(
                     tokio::select! {
                         biased;
                         _ = stopped.wait_for(|stop| *stop) => {}
+                        () = shared.lost.notified() => {}
                         () = seat(&accepting, buffer, &shared) => {}
                     }
                 }
@@ -255,6 +258,8 @@ enum End {
     Displaced(Connection),
     /// The client closed it, or it was closed for this reason.
     Closed(Option<RecvError>),
+    /// The backend will never draft again.
+    Lost,
 }
 
 /// One drafting listener: serves the newest connection until a newer one comes (contract-notes D2).
@@ -274,6 +279,11 @@ async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) {
                 tracing::info!(%peer, by = %newer.peer(), "client displaced");
                 shared.worker.borrow().stats().lock().link().displaced += 1;
                 next = Some(newer);
+            }
+            End::Lost => {
+                tracing::error!("the backend is lost; ending");
+                shared.lost.notify_waiters();
+                return;
             }
             End::Closed(None) => tracing::info!(%peer, "client disconnected"),
             End::Closed(Some(reason)) => {
@@ -324,6 +334,11 @@ async fn serve_one(
             shared.record(RecordKind::Reply, reply, &worker);
             handled
         };
+        if handled == Handled::ReplyAndEnd {
+            // Whether the client got the answer changes nothing any more.
+            let _ = connection.send(reply).await;
+            return End::Lost;
+        }
         if let Some(newer) = listener.pending() {
             shared.worker.borrow().stats().lock().link().dropped_replies += 1;
             return End::Displaced(newer);
