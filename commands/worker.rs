@@ -129,8 +129,9 @@ fn backend_failure(error: &(dyn Error + Send + Sync + 'static)) -> Failure {
         Some(CudaError::Unavailable(unavailable)) => unusable(unavailable),
         Some(CudaError::Device(error)) => Failure::new(Code::Backend, error)
             .hint("check nvidia-smi, or draft on the CPU with --backend cpu"),
-        Some(CudaError::Layer(_) | CudaError::Shape(_)) => Failure::new(Code::BadInput, error)
-            .hint("draft on the CPU with --backend cpu"),
+        Some(CudaError::Layer(_) | CudaError::Shape(_)) => {
+            Failure::new(Code::BadInput, error).hint("draft on the CPU with --backend cpu")
+        }
         _ => Failure::new(Code::BadInput, error),
     }
 }

@@ -21,6 +21,7 @@ mod meta;
 pub mod pack;
 mod records;
 mod shape;
+mod single;
 mod step;
 mod upload;
 
@@ -32,13 +33,14 @@ pub use device::{BackendUnavailable, Capability, DeviceError, DeviceFacts, probe
 pub use linears::UnsupportedLayer;
 pub use memory::MemoryPlan;
 pub use shape::UnsupportedShape;
+pub use single::LayerCheck;
 
 use self::device::{Device, DeviceMemory, Pinned};
 use self::engine::{Engine, Groups, Halt, Watch};
 use self::graph::Graphs;
 use self::kernels::Kernels;
 use self::memory::{Buffers, Sizes};
-use self::meta::{MetaLayout, inverse_frequencies};
+use self::meta::MetaLayout;
 use self::shape::Shape;
 use self::step::Staging;
 use self::upload::{Counter, Uploader, place, supported};
@@ -338,12 +340,5 @@ impl Engine {
             self.device.upload(self.buffers.jobs, jobs.as_bytes())?;
         }
         self.device.synchronize()
-    }
-}
-
-impl Staging {
-    /// Rotary frequencies of the engine's shape.
-    fn frequencies(shape: &Shape) -> Vec<f32> {
-        inverse_frequencies(shape)
     }
 }

@@ -8,7 +8,7 @@ use super::device::{DeviceError, Pinned};
 use super::engine::{Engine, Halt, Watch};
 use super::graph::Graphs;
 use super::head::RESULT_LISTS;
-use super::meta::{MetaLayout, Writer, context_len, place, ring_index};
+use super::meta::{MetaLayout, Writer, context_len, inverse_frequencies, place, ring_index};
 use super::records::{ROWS_MAX, word};
 use super::shape::Shape;
 use crate::drafter::DraftBlocks;
@@ -81,7 +81,7 @@ impl Staging {
         Ok(Self {
             pieces: Pinned::new(&engine.device, pieces.block(pieces.block_chunks).start)?,
             results: Pinned::new(&engine.device, pieces.results(pieces.block_chunks).start)?,
-            inverse: Self::frequencies(&engine.shape),
+            inverse: inverse_frequencies(&engine.shape),
             context_rows: Vec::with_capacity(pieces.context_chunks),
             head_rows: Vec::with_capacity(pieces.block_chunks),
             places: Vec::with_capacity(ROWS_MAX),
