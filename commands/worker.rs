@@ -1,8 +1,11 @@
 //! Opening a checkpoint and starting a worker on it: what `serve` and `replay --demo` share.
 
+use std::error::Error;
+
 use dspark::checkpoint::{Checkpoint, CheckpointPaths};
 use dspark::drafter::Drafter;
 use dspark::drafter::cpu::{CpuDrafter, CpuOptions, Logits, Precision};
+use dspark::drafter::cuda::{self, BackendUnavailable, CudaDrafter, CudaError, CudaOptions};
 use dspark::worker::serve::{Running, ServeError, ServeOptions, start};
 
 use crate::args::{Backend, ComputeArgs, ModelArgs, Rounding};
@@ -39,40 +42,100 @@ pub(crate) fn start_worker(
     compute: &ComputeArgs,
     options: ServeOptions,
 ) -> Result<Running, Failure> {
-    if compute.backend == Backend::Cuda {
-        return Err(Failure::new(Code::Backend, "this build has no CUDA backend")
-            .hint("draft on the CPU with --backend cpu"));
-    }
+    let cuda = choose_cuda(compute)?;
     let cpu = CpuOptions {
         max_slots: compute.max_slots,
         precision: match compute.precision {
             Rounding::Bf16 => Precision::Bf16,
             Rounding::F32 => Precision::F32,
         },
-        logits: match compute.logits {
-            Rounding::Bf16 => Logits::Bf16,
-            Rounding::F32 => Logits::F32,
-        },
+        logits: logits(compute),
     };
+    let required = compute.backend == Backend::Cuda;
     let build = move || {
-        // The drafting thread takes part in its own thread pool, so that a round needs no hand-off and no
-        // allocation to enter it. A pool that exists already, in a program with two workers, serves too.
-        let pool = rayon::ThreadPoolBuilder::new().use_current_thread().build_global();
-        if let Err(error) = pool {
-            tracing::debug!(%error, "the thread pool exists already");
+        if let Some(cuda) = cuda {
+            match CudaDrafter::new(&checkpoint, cuda) {
+                Ok(drafter) => return Ok(Box::new(drafter) as Box<dyn Drafter>),
+                Err(error) if required => return Err(error.into()),
+                Err(error) => tracing::warn!("drafting on the CPU: {error}"),
+            }
         }
-        let drafter = CpuDrafter::new(&checkpoint, cpu)?;
-        let report = drafter.report();
-        tracing::debug!("{report}");
-        Ok(Box::new(drafter) as Box<dyn Drafter>)
+        build_cpu(&checkpoint, cpu)
     };
     start(options, build).map_err(|error| {
         let code = match &error {
-            ServeError::Backend(_) => Code::BadInput,
+            ServeError::Backend(error) => return backend_failure(&**error),
             ServeError::Draft(_) => Code::Backend,
             ServeError::Io { .. } => Code::Unreachable,
             ServeError::Died => Code::Failed,
         };
         Failure::new(code, error)
     })
+}
+
+fn logits(compute: &ComputeArgs) -> Logits {
+    match compute.logits {
+        Rounding::Bf16 => Logits::Bf16,
+        Rounding::F32 => Logits::F32,
+    }
+}
+
+/// How to draft on a GPU, where one is asked for or usable.
+fn choose_cuda(compute: &ComputeArgs) -> Result<Option<CudaOptions>, Failure> {
+    let rounds = compute.precision == Rounding::Bf16;
+    match compute.backend {
+        Backend::Cpu => return Ok(None),
+        Backend::Auto if !rounds => return Ok(None),
+        Backend::Cuda if !rounds => {
+            return Err(Failure::new(Code::Usage, "--precision f32 exists on the CPU only")
+                .hint("leave it out, or draft on the CPU with --backend cpu"));
+        }
+        Backend::Auto | Backend::Cuda => {}
+    }
+    match cuda::probe(compute.device) {
+        Ok(_) => Ok(Some(CudaOptions {
+            device: compute.device,
+            logits: logits(compute),
+            max_slots: compute.max_slots,
+            ..CudaOptions::default()
+        })),
+        Err(unavailable) if compute.backend == Backend::Cuda => Err(unusable(&unavailable)),
+        Err(unavailable) => {
+            tracing::info!("drafting on the CPU: {unavailable}");
+            Ok(None)
+        }
+    }
+}
+
+fn build_cpu(
+    checkpoint: &Checkpoint,
+    options: CpuOptions,
+) -> Result<Box<dyn Drafter>, Box<dyn Error + Send + Sync>> {
+    // The drafting thread takes part in its own thread pool, so that a round needs no hand-off and no
+    // allocation to enter it. A pool that exists already, in a program with two workers, serves too.
+    let pool = rayon::ThreadPoolBuilder::new().use_current_thread().build_global();
+    if let Err(error) = pool {
+        tracing::debug!(%error, "the thread pool exists already");
+    }
+    let drafter = CpuDrafter::new(checkpoint, options)?;
+    let report = drafter.report();
+    tracing::debug!("{report}");
+    Ok(Box::new(drafter))
+}
+
+/// A backend that could not be built: the host's fault, or the checkpoint's.
+fn backend_failure(error: &(dyn Error + Send + Sync + 'static)) -> Failure {
+    match error.downcast_ref::<CudaError>() {
+        Some(CudaError::Unavailable(unavailable)) => unusable(unavailable),
+        Some(CudaError::Device(error)) => Failure::new(Code::Backend, error)
+            .hint("check nvidia-smi, or draft on the CPU with --backend cpu"),
+        Some(CudaError::Layer(_) | CudaError::Shape(_)) => {
+            Failure::new(Code::BadInput, error).hint("draft on the CPU with --backend cpu")
+        }
+        _ => Failure::new(Code::BadInput, error),
+    }
+}
+
+fn unusable(unavailable: &BackendUnavailable) -> Failure {
+    Failure::new(Code::Backend, unavailable).hint(&*unavailable.hint)
 }

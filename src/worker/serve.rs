@@ -237,12 +237,22 @@ async fn draft(shared: Rc<Shared>, seats: Vec<(Accepting, FrameBuffer)>) {
     }
     let ended = async {
         while let Some(ended) = tasks.join_next().await {
-            if let Err(fault) = ended {
-                std::panic::resume_unwind(fault.into_panic());
+            match ended {
+                Ok(Ended::Told) => {}
+                Ok(Ended::Lost) => return,
+                Err(fault) => std::panic::resume_unwind(fault.into_panic()),
             }
         }
     };
     local.run_until(ended).await;
+}
+
+/// Why a seat is served no longer.
+enum Ended {
+    /// The worker was told to stop.
+    Told,
+    /// The backend will never draft again; the thread ends and with it the worker.
+    Lost,
 }
 
 /// How a connection ended.
@@ -253,10 +263,12 @@ enum End {
     Closed(Option<RecvError>),
     /// The worker stops.
     Stopped,
+    /// The backend will never draft again.
+    Lost,
 }
 
 /// One drafting listener: serves the newest connection until a newer one comes (contract-notes D2).
-async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) {
+async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) -> Ended {
     let mut reply = Vec::with_capacity(REPLY_BYTES_MAX);
     let mut stopping = shared.stopping.clone();
     let mut next = None;
@@ -265,7 +277,7 @@ async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) {
             Some(newest) => newest,
             None => tokio::select! {
                 biased;
-                _ = stopping.wait_for(|stop| *stop) => return,
+                _ = stopping.wait_for(|stop| *stop) => return Ended::Told,
                 newest = listener.newest() => newest,
             },
         };
@@ -282,12 +294,16 @@ async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) {
                 shared.count(|link| link.displaced += 1);
                 next = Some(newer);
             }
+            End::Lost => {
+                tracing::error!("the backend is lost; ending");
+                return Ended::Lost;
+            }
             End::Closed(None) => tracing::info!(%peer, "client disconnected"),
             End::Closed(Some(reason)) => {
                 tracing::warn!(%peer, %reason, "connection closed");
                 shared.count(|link| count_end(link, &reason));
             }
-            End::Stopped => return,
+            End::Stopped => return Ended::Told,
         }
     }
 }
@@ -325,6 +341,11 @@ async fn serve_one(
             Err(reason) => return End::Closed(Some(reason)),
         };
         let handled = shared.handle(&mut seat, buffer.frame(len), reply);
+        if handled == Handled::ReplyAndEnd {
+            // Whether the client gets the answer changes nothing any more.
+            let _ = connection.send(reply).await;
+            return End::Lost;
+        }
         // The kernel is asked first: the runtime has not looked at the listener since the frame came.
         let sent = match listener.pending() {
             Some(newer) => Err(newer),
