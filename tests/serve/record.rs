@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::client::{Client, demo, hello_message, rows, stats_of};
 use crate::common::frames::{entry, new_owner};
-use crate::common::process::{Worker, run};
+use crate::common::process::{Worker, dspark, run};
 
 const SESSION: u32 = 0x4ec0;
 
@@ -117,11 +117,12 @@ fn a_start_that_fails_leaves_no_recording_behind() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("round.trace");
     let arguments = ["serve", "--demo", "--listen", "tcp://127.0.0.1:0", "--control", "off"];
-    let more = ["--max-slots", "4", "--backend", "cuda", "--record", path.to_str().unwrap()];
-    let said = run(&[&arguments[..], &more].concat());
-    if said.code == Some(6) {
-        assert!(!path.exists(), "the next start would be refused its file");
-    }
+    let mut command = dspark(&arguments);
+    command.args(["--backend", "cuda", "--record"]).arg(&path);
+    // A GPU that is there is hidden, so that the backend cannot start on any machine.
+    let output = command.env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
+    assert_eq!(output.status.code(), Some(6));
+    assert!(!path.exists(), "the next start would be refused its file");
 }
 
 #[test]
