@@ -34,10 +34,25 @@ fn run(
     (0..planned.plan.drafts.len()).map(array).collect()
 }
 
+/// Cases that fit the time of an emulated device; `DSPARK_TEST_ALL=1` runs them all.
+const CASES: [&str; 9] = [
+    "01_fresh_short",
+    "02_one_row",
+    "04_trailing_window",
+    "05_chunked_prefill",
+    "07_rollback",
+    "08_gap",
+    "12_near_max_len",
+    "13_four_requests",
+    "14_n_out",
+];
+
 #[test]
-fn every_worked_example_stays_within_the_spread_of_roundings() {
+fn worked_examples_stay_within_the_spread_of_roundings() {
     let options = CudaOptions { logits: Logits::F32, graphs: false, ..CudaOptions::default() };
     let mut drafter = gpu::drafter(&cases::checkpoint(), options);
-    let answers = blocks(|planned, choices| run(&mut drafter, planned, choices));
+    let all = std::env::var_os("DSPARK_TEST_ALL").is_some();
+    let wanted = |name: &str| all || CASES.contains(&name);
+    let answers = blocks(wanted, |planned, choices| run(&mut *drafter, planned, choices));
     accept("cuda/f32", &answers, 0.0);
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod cases;
+mod stage_rows;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,27 +15,9 @@ use dspark::drafter::stage::{Stage, StageObserver};
 use dspark::drafter::{DraftBlocks, Drafter};
 use dspark::plan::RowBlock;
 use safetensors::{Dtype, SafeTensors};
+use stage_rows::{Record, compare_step};
 
 const STORED: [&str; 2] = ["01_fresh_short", "04_trailing_window"];
-const LAYERS: usize = 3;
-
-/// Everything a STEP showed, under the fixtures' names.
-#[derive(Default)]
-struct Record(BTreeMap<String, Vec<f32>>);
-
-impl StageObserver for Record {
-    fn stage(&mut self, stage: Stage, layer: Option<usize>, values: &[f32]) -> ControlFlow<()> {
-        self.0.entry(name(stage, layer)).or_default().extend_from_slice(values);
-        ControlFlow::Continue(())
-    }
-}
-
-fn name(stage: Stage, layer: Option<usize>) -> String {
-    match layer {
-        Some(layer) => format!("layer{layer}.{}", stage.name()),
-        None => stage.name().to_owned(),
-    }
-}
 
 fn record(case: &str, precision: Precision) -> Record {
     let case = cases::case(case);
@@ -64,95 +47,16 @@ fn stored(case: &str, flavour: &str) -> BTreeMap<String, Vec<f32>> {
     tensors.tensors().into_iter().map(|(name, view)| (name, read(view))).collect()
 }
 
-/// Relative L2 distance of each of `rows` rows.
-fn distances(ours: &[f32], theirs: &[f32], rows: usize) -> Vec<f64> {
-    assert_eq!(ours.len(), theirs.len());
-    let width = ours.len() / rows;
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
-    let rows = ours.chunks_exact(width).zip(theirs.chunks_exact(width));
-    rows.map(|(ours, theirs)| {
-        let pairs = ours.iter().zip(theirs);
-        let difference = norm(&mut pairs.map(|(a, b)| f64::from(*a) - f64::from(*b)));
-        difference / norm(&mut theirs.iter().map(|b| f64::from(*b))).max(1e-30)
-    })
-    .collect()
-}
-
-/// All stages in the order of the forward pass.
-fn in_order() -> Vec<(Stage, Option<usize>)> {
-    let at = |stage| Stage::ALL.iter().position(|&s| s == stage).unwrap();
-    let (context, block) = (at(Stage::ContextKvNorm), at(Stage::AttnPre));
-    let head = at(Stage::Collapse);
-    let layered = |stages: &'static [Stage]| {
-        (0..LAYERS).flat_map(move |layer| stages.iter().map(move |&stage| (stage, Some(layer))))
-    };
-    let once = |stages: &'static [Stage]| stages.iter().map(|&stage| (stage, None));
-    once(&Stage::ALL[..context])
-        .chain(layered(&Stage::ALL[context..block]))
-        .chain(layered(&Stage::ALL[block..head]))
-        .chain(once(&Stage::ALL[head..]))
-        .collect()
-}
-
-/// Puts the three experts of every row into ascending order, their weights with them: the order of nearly
-/// equal scores is not what is compared.
-fn sort_choices(tensors: &mut BTreeMap<String, Vec<f32>>) {
-    for layer in 0..LAYERS {
-        let [ids, weights] = [Stage::RouterIds, Stage::RouterWeights].map(|s| name(s, Some(layer)));
-        let mut ids = tensors.remove(&ids).map(|values| (ids, values)).unwrap();
-        let weights = tensors.get_mut(&weights).unwrap();
-        for (ids, weights) in ids.1.chunks_mut(3).zip(weights.chunks_mut(3)) {
-            let mut pairs = [0, 1, 2].map(|i| (ids[i], weights[i]));
-            pairs.sort_by(|a, b| a.0.total_cmp(&b.0));
-            for (i, (id, weight)) in pairs.into_iter().enumerate() {
-                (ids[i], weights[i]) = (id, weight);
-            }
-        }
-        tensors.insert(ids.0, ids.1);
-    }
-}
-
-/// Compares all stages of both examples with `flavour` and prints the largest distance of each.
-///
-/// Where a row takes another expert than the stored one, a near tie of the router fell the other way. The
-/// row is left out from there on, and from the next layer on the whole block, whose rows attend to it. At most
-/// `flips_max` rows may do so.
+/// Compares all stages of both examples with `flavour` and prints the largest distance of each. At most
+/// `flips_max` rows may take other experts than the stored run.
 fn compare(precision: Precision, flavour: &str, flips_max: usize, limit: fn(Stage) -> f64) {
     let mut largest: BTreeMap<String, f64> = BTreeMap::new();
     let mut flips = 0;
     for case in STORED {
-        let (mut ours, mut theirs) = (record(case, precision).0, stored(case, flavour));
-        sort_choices(&mut ours);
-        sort_choices(&mut theirs);
-        let mut flipped: BTreeMap<usize, usize> = BTreeMap::new();
-        for (stage, layer) in in_order() {
-            let name = name(stage, layer);
-            let Some(theirs) = theirs.remove(&name) else {
-                assert_eq!(stage, Stage::MainProj, "the fixtures lack a stage");
-                continue;
-            };
-            let of_block =
-                !matches!(stage, Stage::MainNorm | Stage::ContextKvNorm | Stage::ContextKv);
-            let at = layer.unwrap_or(LAYERS);
-            if of_block && flipped.values().any(|&flip| flip < at) {
-                continue;
-            }
-            let rows = if of_block { cases::N } else { planned_rows(case) };
-            for (row, distance) in distances(&ours[&name], &theirs, rows).into_iter().enumerate() {
-                if of_block && flipped.contains_key(&row) {
-                    continue;
-                }
-                if stage == Stage::RouterIds && distance > 0.0 {
-                    flipped.insert(row, at);
-                    continue;
-                }
-                assert!(distance <= limit(stage), "{case} {name} row {row}: {distance:e}");
-                let seen = largest.entry(name.clone()).or_default();
-                *seen = seen.max(distance);
-            }
-        }
-        assert!(theirs.is_empty(), "stages nobody shows: {:?}", theirs.keys());
-        flips += flipped.len();
+        let both = [record(case, precision).0, stored(case, flavour)];
+        let rows = planned_rows(case);
+        // The projection before its norm is not among the stored stages.
+        flips += compare_step(case, both, rows, &[Stage::MainProj], limit, &mut largest);
     }
     for (name, distance) in largest {
         println!("{flavour} {name}: {distance:.1e}");

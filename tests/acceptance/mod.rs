@@ -53,15 +53,18 @@ pub(crate) struct Block {
 /// The blocks of every case as the CPU backend answers them.
 pub(crate) fn cpu_blocks(precision: Precision, logits: Logits) -> Vec<Block> {
     let mut drafter = cases::drafter(precision, logits);
-    blocks(|planned, choices| cases::run_observed(&mut drafter, planned, choices))
+    blocks(|_| true, |planned, choices| cases::run_observed(&mut drafter, planned, choices))
 }
 
-/// The blocks of every case as `run` answers them. One backend for all cases: a case starts with rows of its
+/// The blocks of the wanted cases as `run` answers them. One backend for all cases: a case starts with rows of its
 /// own, so what is left in the slots cannot show.
-pub(crate) fn blocks(mut run: impl FnMut(&Planned, &mut Choices) -> Vec<Answer>) -> Vec<Block> {
+pub(crate) fn blocks(
+    wanted: impl Fn(&str) -> bool,
+    mut run: impl FnMut(&Planned, &mut Choices) -> Vec<Answer>,
+) -> Vec<Block> {
     let pool = cases::pool();
     let mut blocks = Vec::new();
-    for case in cases::cases() {
+    for case in cases::cases().into_iter().filter(|case| wanted(&case.name)) {
         for step in &case.steps {
             let planned = cases::plan(step, &pool);
             let mut choices = Choices::default();
@@ -80,7 +83,6 @@ pub(crate) fn blocks(mut run: impl FnMut(&Planned, &mut Choices) -> Vec<Answer>)
             }
         }
     }
-    assert_eq!(blocks.len(), 115);
     blocks
 }
 
@@ -95,7 +97,8 @@ pub(crate) fn accept(what: &str, blocks: &[Block], step: f32) {
     let (mut equal, mut stable_differ, mut unexplained) = (0, Vec::new(), Vec::new());
     let (mut positions, mut outside) = (0usize, 0usize);
     let mut confidences = Vec::new();
-    for (block, f32_block) in blocks.iter().zip(truths()) {
+    for block in blocks {
+        let f32_block = truths().iter().find(|t| t.name == block.name).expect("the same block");
         let (ours, truth) = (&block.ours, &block.truth);
         let first = (0..N).find(|&j| ours.draft_ids[j] != truth.draft_ids[j]);
         let other_experts = block.experts != f32_block.experts;
@@ -136,6 +139,7 @@ pub(crate) fn accept(what: &str, blocks: &[Block], step: f32) {
         "{stable_differ:?}"
     );
     assert!(outside * 100 <= positions, "{outside} of {positions} positions");
-    assert!(equal >= 108, "{equal} of 115 blocks");
+    // 108 of all 115.
+    assert!(equal * 115 >= 108 * blocks.len(), "{equal} of {} blocks", blocks.len());
     assert!(median < 0.005, "{median}");
 }

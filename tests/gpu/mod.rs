@@ -2,8 +2,9 @@
 
 #![allow(dead_code)]
 
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use dspark::checkpoint::Checkpoint;
 use dspark::drafter::cuda::{CudaDrafter, CudaOptions};
@@ -30,8 +31,37 @@ pub(crate) fn folder() -> tempfile::TempDir {
     folder
 }
 
+/// Held while memory is taken or given back: neither may happen while another thread captures a graph.
+static SETUP: Mutex<()> = Mutex::new(());
+
 /// A CUDA backend on the emulated device.
-pub(crate) fn drafter(checkpoint: &Checkpoint, options: CudaOptions) -> CudaDrafter {
+pub(crate) struct Emulated(Option<CudaDrafter>);
+
+/// The backend for a checkpoint.
+pub(crate) fn drafter(checkpoint: &Checkpoint, options: CudaOptions) -> Emulated {
     load();
-    CudaDrafter::new(checkpoint, options).expect("the emulated device serves the checkpoint")
+    let _turn = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
+    let drafter = CudaDrafter::new(checkpoint, options);
+    Emulated(Some(drafter.expect("the emulated device serves the checkpoint")))
+}
+
+impl Deref for Emulated {
+    type Target = CudaDrafter;
+
+    fn deref(&self) -> &CudaDrafter {
+        self.0.as_ref().expect("taken in drop only")
+    }
+}
+
+impl DerefMut for Emulated {
+    fn deref_mut(&mut self) -> &mut CudaDrafter {
+        self.0.as_mut().expect("taken in drop only")
+    }
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        let _turn = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.take();
+    }
 }
