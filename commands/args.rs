@@ -125,6 +125,14 @@ pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses a share between 0 and 1.
+pub(crate) fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(f) if (0.0..=1.0).contains(&f) => Ok(f),
+        _ => Err("not a fraction between 0 and 1".into()),
+    }
+}
+
 /// Parses `512`, `64KiB`, `1.5GiB`: bytes.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

@@ -73,7 +73,14 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {:#}", self.error)?;
+        // Some errors quote their cause, others leave it to the chain; either way it is said once.
+        let mut text = self.error.to_string();
+        for cause in self.error.chain().skip(1).map(ToString::to_string) {
+            if !text.contains(&cause) {
+                text = format!("{text}: {cause}");
+            }
+        }
+        write!(f, "error: {text}")?;
         for hint in &self.hints {
             write!(f, "\n  {hint}")?;
         }

@@ -1,12 +1,14 @@
 //! `dspark`: parse, set up logging, run one command, turn its error into an exit code.
 
 mod args;
+mod drafts;
 mod exit;
 mod identity;
 mod ping;
 mod query;
 mod replay;
 mod serve;
+mod shadow_diff;
 mod stats;
 mod trace;
 mod worker;
@@ -43,6 +45,8 @@ enum Command {
     Stats(stats::StatsArgs),
     /// Drive a worker with recorded taps, as Spark rank 0 would
     Replay(replay::ReplayArgs),
+    /// Compare two sets of drafts round by round
+    ShadowDiff(shadow_diff::ShadowDiffArgs),
     /// Inspect and make trace files
     #[command(subcommand)]
     Trace(trace::TraceCommand),
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
         Command::Ping(args) => ping::run(args, &output),
         Command::Stats(args) => stats::run(args, &output),
         Command::Replay(args) => replay::run(args, &output),
+        Command::ShadowDiff(args) => shadow_diff::run(args, &output),
         Command::Trace(args) => trace::run(args, &output),
     };
     match result {
@@ -88,6 +93,8 @@ fn init_logging(cli: &Cli, output: &Output) {
         .with_writer(std::io::stderr)
         .with_env_filter(filter)
         .with_target(false)
+        // It would report a broken stderr on stderr, and panic in the thread that logs.
+        .log_internal_errors(false)
         .with_ansi(output.colored_logs());
     if std::env::var("DSPARK_LOG_FORMAT").is_ok_and(|f| f == "json") {
         builder.json().init();

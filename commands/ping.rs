@@ -42,14 +42,16 @@ pub(crate) struct PingArgs {
 pub(crate) fn run(args: PingArgs, output: &Output) -> Outcome {
     let mut query = Query::new(args.control.url, args.control.timeout)?;
     match args.wait {
-        Some(limit) => wait(&mut query, limit, output),
+        Some(limit) => wait(&mut query, args.control.timeout, limit, output),
         None => measure(&mut query, args.count, args.interval, output),
     }
 }
 
-fn wait(query: &mut Query, limit: Duration, output: &Output) -> Outcome {
+/// Pings until the first reply, each attempt within `timeout` and all of them within `limit`.
+fn wait(query: &mut Query, timeout: Duration, limit: Duration, output: &Output) -> Outcome {
     let started = Instant::now();
     loop {
+        query.set_timeout(timeout.min(limit.saturating_sub(started.elapsed())));
         let error = match query.ping() {
             Ok(rtt) => {
                 let doc = json!({ "schema": 1, "endpoint": query.endpoint().to_string(),
@@ -64,8 +66,11 @@ fn wait(query: &mut Query, limit: Duration, output: &Output) -> Outcome {
             }
             Err(error) => error,
         };
+        let endpoint = query.endpoint().clone();
+        if error.is_final() {
+            return Err(error.failure(&endpoint));
+        }
         if started.elapsed() + RETRY >= limit {
-            let endpoint = query.endpoint().clone();
             return Err(error.failure(&endpoint).hint(format!("waited {}", time(limit))));
         }
         sleep(RETRY);

@@ -36,6 +36,11 @@ pub(crate) enum QueryError {
 }
 
 impl QueryError {
+    /// Whether asking again cannot help.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::Call(CallError::NotBuilt(_)))
+    }
+
     /// The failure of a command that needs this answer.
     pub(crate) fn failure(self, endpoint: &Endpoint) -> Failure {
         let code = match &self {
@@ -56,6 +61,11 @@ impl Query {
     pub(crate) fn new(endpoint: Endpoint, timeout: Duration) -> Result<Self, Failure> {
         endpoint.check_client().map_err(|e| Failure::new(Code::Usage, e))?;
         Ok(Self { endpoint, timeout, caller: None, seq: 0 })
+    }
+
+    /// Changes how long an answer may take.
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
     }
 
     pub(crate) fn endpoint(&self) -> &Endpoint {

@@ -10,7 +10,8 @@ use dspark::transport::{Endpoint, ListenError, Listener, Scheme};
 use dspark::worker::recorder::Recorder;
 use dspark::worker::serve::{Running, ServeError, ServeOptions};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{self, CONTROL, ComputeArgs, DRAFTING, ModelArgs};
 use crate::exit::{Code, Failure, OrExit, Outcome};
@@ -96,9 +97,18 @@ pub(crate) fn run(args: ServeArgs, output: &Output) -> Outcome {
         identities: [about.drafter.0, about.markov.0],
         recorder,
     };
-    let running = start_worker(checkpoint, &args.compute, options)?;
-    about.print(&running, output)?;
-    wait(running)
+    let running = start_worker(checkpoint, &args.compute, options).inspect_err(|_| {
+        // Created above and empty; the next start would be refused it.
+        if let Some(path) = &args.record {
+            let _ = std::fs::remove_file(path);
+        }
+    })?;
+    // Before anybody hears that the worker is ready, and may end it.
+    let signals = Signals::listen().or_exit(Code::Failed)?;
+    if let Err(error) = about.print(&running, output) {
+        tracing::warn!(%error, "nobody reads the start-up lines");
+    }
+    wait(running, signals)
 }
 
 fn listen(endpoint: &Endpoint) -> Result<Listener, Failure> {
@@ -190,37 +200,45 @@ impl About {
     }
 }
 
+/// SIGINT and SIGTERM, from now on.
+struct Signals {
+    runtime: Runtime,
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_io().build()?;
+        let inside = runtime.enter();
+        let interrupt = signal(SignalKind::interrupt())?;
+        let terminate = signal(SignalKind::terminate())?;
+        drop(inside);
+        Ok(Self { runtime, interrupt, terminate })
+    }
+
+    /// Waits for one of them; false when `other` comes first.
+    fn wait(&mut self, other: impl Future<Output = ()>) -> bool {
+        self.runtime.block_on(async {
+            tokio::select! {
+                _ = self.interrupt.recv() => true,
+                _ = self.terminate.recv() => true,
+                () = other => false,
+            }
+        })
+    }
+}
+
 /// Waits for a signal; a second one ends the process at once.
-fn wait(running: Running) -> Outcome {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_io().build().or_exit(Code::Failed)?;
-    let died = runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let died = tokio::select! {
-            _ = interrupt.recv() => false,
-            _ = terminate.recv() => false,
-            () = running.ended() => true,
-        };
-        std::io::Result::Ok(died)
-    });
-    let died = died.or_exit(Code::Failed)?;
-    if died {
+fn wait(running: Running, mut signals: Signals) -> Outcome {
+    if !signals.wait(running.ended()) {
         return Err(Failure::new(Code::Failed, ServeError::Died));
     }
     tracing::info!("stopping after the frame in hand");
     std::thread::spawn(move || {
-        runtime.block_on(async {
-            if let (Ok(mut interrupt), Ok(mut terminate)) =
-                (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-            {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-                std::process::exit(Code::Interrupted as i32);
-            }
-        });
+        if signals.wait(std::future::pending()) {
+            std::process::exit(Code::Interrupted as i32);
+        }
     });
     running.stop().or_exit(Code::Failed)
 }

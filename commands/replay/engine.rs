@@ -10,15 +10,15 @@ use dspark::client::{ReplayReport, Round, SparkClient};
 use dspark::protocol::{
     AppHeader, EntryStatus, HelloRequest, Limits, StepReply, StepReplyWriter, StepRequest,
 };
-use dspark::shadow::{BlockAt, Drafted, ShadowReport};
+use dspark::shadow::{BlockAt, ShadowReport};
 use dspark::trace::{RecordKind, RecordedRound, TraceHeader, TraceWriter};
 
-use super::local::{Local, remote_drafts};
+use super::local::Local;
 use super::options::{OnFail, Policy, ReplayArgs, Side};
 use super::pace::{Due, Pacer};
 use super::rounds_log::RoundLog;
-use super::source::Rounds;
 use super::verify::Verdict;
+use crate::drafts::{Rounds, consumed, expected, pair, recorded_drafts, remote_drafts};
 use crate::exit::{Code, Failure, OrExit, Outcome};
 use crate::trace;
 
@@ -277,58 +277,6 @@ impl<'a> Engine<'a> {
             _ => Ok(()),
         }
     }
-}
-
-fn consumed(n_out: u8, num_spec: u32) -> usize {
-    let num_spec = num_spec as usize;
-    if n_out == 0 { num_spec } else { usize::from(n_out).min(num_spec) }
-}
-
-fn pair(report: &mut ShadowReport, at: BlockAt, left: Option<&Drafted>, right: Option<&Drafted>) {
-    match (left, right) {
-        (Some(left), Some(right)) => report.add(at, left, right),
-        (None, None) => {}
-        _ => report.one_sided += 1,
-    }
-}
-
-/// Bodies of a STEP and of its reply.
-type Bodies = (Vec<u8>, Vec<u8>);
-
-/// STEP and reply bodies that another trace recorded for this engine step. Both traces are read once, in
-/// order of their steps.
-fn expected(expect: &mut Rounds, step_id: u64) -> Result<Option<Bodies>, Failure> {
-    loop {
-        let Some(next) = expect.peek_step_id().or_exit(Code::BadInput)? else { return Ok(None) };
-        if next > step_id {
-            return Ok(None);
-        }
-        let round = expect.next_round().or_exit(Code::BadInput)?;
-        if let Some(round) = round.filter(|_| next == step_id) {
-            return Ok(round.reply.map(|reply| (round.body.to_vec(), reply.to_vec())));
-        }
-    }
-}
-
-/// The drafts a recorded reply holds for the request in `slot`, if they were usable.
-pub(crate) fn recorded_drafts(
-    step: &[u8],
-    reply: &[u8],
-    limits: &Limits,
-    slot: u8,
-    consumed: usize,
-) -> Option<Drafted> {
-    let step = StepRequest::parse(step, limits).ok()?;
-    let reply = StepReply::parse(reply)?;
-    let entry = step.entries.iter().position(|e| e.slot == slot && e.need_draft())?;
-    let usable = entry < reply.statuses.len()
-        && reply.status(entry).is_some_and(EntryStatus::has_drafts)
-        && reply.ids(entry).len() >= consumed;
-    usable.then(|| Drafted {
-        ids: reply.ids(entry).take(consumed).collect(),
-        confidence: reply.confidence(entry).take(consumed).collect(),
-        margin: reply.margin(entry).take(consumed).collect(),
-    })
 }
 
 /// The worker's reply with the local drafts in place of its own.

@@ -16,6 +16,7 @@ use dspark::shadow::Drafted;
 
 use super::options::{Policy, ReplayArgs};
 use crate::args::ModelArgs;
+use crate::drafts::remote_drafts;
 use crate::exit::{Code, Failure, OrExit};
 use crate::output::Output;
 use crate::worker::open_checkpoint;
@@ -85,21 +86,6 @@ impl Local {
             Self::Worker(client) => remote_drafts(client, request, consumed),
         }
     }
-}
-
-/// The drafts a client got for a request, if they may be used.
-pub(crate) fn remote_drafts(
-    client: &SparkClient,
-    request: usize,
-    consumed: usize,
-) -> Option<Drafted> {
-    let usable = client.rank0().results().get(request)?.usable;
-    let drafts = client.rank0().drafts(request);
-    usable.then(|| Drafted {
-        ids: drafts.ids[..consumed].to_vec(),
-        confidence: drafts.confidence[..consumed].to_vec(),
-        margin: drafts.margin[..consumed].to_vec(),
-    })
 }
 
 /// The CPU backend, driven by rank 0's own windows instead of a session.

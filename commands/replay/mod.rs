@@ -26,6 +26,7 @@ use engine::Engine;
 use local::Local;
 pub(crate) use options::ReplayArgs;
 use source::Source;
+pub(crate) use source::session_id;
 
 /// Replays a trace and judges what came of it.
 pub(crate) fn run(args: ReplayArgs, output: &Output) -> Outcome {
@@ -68,7 +69,20 @@ fn client(
     faults: Option<FaultSchedule>,
 ) -> Result<SparkClient, Failure> {
     endpoint.check_client().or_exit(Code::Usage)?;
-    let rank0 = Rank0::new(&Rank0Config {
+    let options = ClientOptions {
+        endpoint,
+        timeout: args.timeout,
+        breaker: Breaker::new(args.trip, args.cooldown),
+        backoff: Backoff::new(args.backoff),
+        faults,
+        new_session: source::session_id,
+    };
+    Ok(SparkClient::new(rank0(hello)?, options))
+}
+
+/// A rank 0 that asks for the geometry and identities of a recorded HELLO.
+pub(crate) fn rank0(hello: &HelloRequest) -> Result<Rank0, Failure> {
+    Rank0::new(&Rank0Config {
         geometry: hello.geometry(),
         drafter_identity: hello.drafter_identity,
         markov_identity: hello.markov_identity,
@@ -76,22 +90,11 @@ fn client(
         session: source::session_id(),
         generation: 0,
     })
-    .or_exit(Code::BadInput)?;
-    Ok(SparkClient::new(
-        rank0,
-        ClientOptions {
-            endpoint,
-            timeout: args.timeout,
-            breaker: Breaker::new(args.trip, args.cooldown),
-            backoff: Backoff::new(args.backoff),
-            faults,
-            new_session: source::session_id,
-        },
-    ))
+    .or_exit(Code::BadInput)
 }
 
 /// The failure of a client that gets no session.
-fn no_session(error: ConnectError, hello: &HelloRequest) -> Failure {
+pub(crate) fn no_session(error: ConnectError, hello: &HelloRequest) -> Failure {
     match &error {
         ConnectError::Hello(HelloError::Fatal { worker: Some(worker), .. }) => {
             explain(&error, worker, hello)

@@ -143,7 +143,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "FILE", help_heading = "Checks")]
     pub(crate) expect: Option<PathBuf>,
     /// Exit with 1 if a smaller share of comparable positions agrees
-    #[arg(long, value_name = "FRACTION", value_parser = fraction, help_heading = "Checks")]
+    #[arg(long, value_name = "FRACTION", value_parser = args::fraction, help_heading = "Checks")]
     pub(crate) min_agreement: Option<f64>,
     /// Count a mismatch with a margin up to LOGITS as a near-tie, not as a disagreement
     #[arg(long, value_name = "LOGITS", default_value_t = 0.0, help_heading = "Checks")]
@@ -192,11 +192,4 @@ pub(crate) enum Side {
     Local,
     /// The worker's
     Remote,
-}
-
-fn fraction(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(f) if (0.0..=1.0).contains(&f) => Ok(f),
-        _ => Err("not a fraction between 0 and 1".into()),
-    }
 }

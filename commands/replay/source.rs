@@ -13,6 +13,7 @@ use dspark::worker::serve::{Running, ServeOptions};
 
 use super::options::ReplayArgs;
 use crate::args::{Backend, ComputeArgs, Rounding};
+use crate::drafts::Rounds;
 use crate::exit::{Code, Failure, OrExit};
 use crate::output::Output;
 use crate::trace;
@@ -20,9 +21,6 @@ use crate::worker::start_worker;
 
 /// Rounds of the demo unless `--rounds` says otherwise.
 const DEMO_ROUNDS: u64 = 200;
-
-/// Rounds to replay.
-pub(crate) type Rounds = RoundReader<Box<dyn Read>>;
 
 /// A trace, and the demo worker if one was started for it.
 pub(crate) struct Source {

@@ -11,7 +11,7 @@ use dspark::client::{ConnectError, SparkClient};
 use dspark::plan::RowBlock;
 use dspark::shadow::{BlockAt, Drafted, ShadowReport};
 
-use super::local::remote_drafts;
+use crate::drafts::remote_drafts;
 
 /// Step id of the verifying rounds: no engine has it.
 const STEP_ID: u64 = u64::MAX;

@@ -89,6 +89,15 @@ impl Listener {
     }
 }
 
+/// The connection to serve.
+#[derive(Debug)]
+pub struct Newest {
+    /// The newest of those that were waiting.
+    pub connection: Connection,
+    /// How many older ones were accepted and closed for it.
+    pub passed_over: u64,
+}
+
 /// A listener watched by a runtime.
 #[derive(Debug)]
 pub struct Accepting {
@@ -100,9 +109,12 @@ pub struct Accepting {
 impl Accepting {
     /// Waits for a connection. Of several pending ones the newest is returned and the others are closed.
     /// Dropping the future loses nothing.
-    pub async fn newest(&self) -> Connection {
+    pub async fn newest(&self) -> Newest {
         let first = self.next().await;
-        self.pending().unwrap_or(first)
+        match self.pending() {
+            None => Newest { connection: first, passed_over: 0 },
+            Some(newer) => Newest { passed_over: newer.passed_over + 1, ..newer },
+        }
     }
 
     /// Waits for the next connection, oldest first.
@@ -124,13 +136,16 @@ impl Accepting {
 
     /// The newest connection that is waiting right now; asks the kernel, not the runtime, so it may be
     /// called without having yielded (contract-notes D11).
-    pub fn pending(&self) -> Option<Connection> {
-        let mut newest = None;
+    pub fn pending(&self) -> Option<Newest> {
+        let mut newest: Option<Newest> = None;
         // At most a backlog's worth, so that a flood of connections cannot hold the drafting thread.
         for _ in 0..BACKLOG {
             match self.queue.accept() {
                 Ok((stream, peer)) => match adopt(stream, peer) {
-                    Ok(connection) => newest = Some(connection),
+                    Ok(connection) => {
+                        let passed_over = newest.map_or(0, |older| older.passed_over + 1);
+                        newest = Some(Newest { connection, passed_over });
+                    }
                     Err(error) => tracing::debug!(%error, %peer, "connection lost at accept"),
                 },
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}

@@ -23,7 +23,8 @@ const CLIENTS_MAX: usize = 16;
 const FRAME_TIME: Duration = Duration::from_secs(5);
 /// A client that asks nothing for this long is closed; tools reconnect.
 const IDLE_TIME: Duration = Duration::from_secs(60);
-/// Frames beyond this are read and refused; no operation here has a body.
+/// No operation here has a body; a HELLO that went to the wrong port still gets its answer. Longer frames
+/// close the connection.
 const FRAME_BYTES_MAX: usize = HEADER_BYTES + 4096;
 
 /// Serves clients until dropped. Needs a [`LocalSet`](tokio::task::LocalSet).

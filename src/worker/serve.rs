@@ -13,19 +13,18 @@ use std::time::Instant;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
-use tokio::task::LocalSet;
+use tokio::task::{JoinSet, LocalSet};
 
 use super::recorder::Recorder;
-use super::stats::{SharedStats, WorkerFacts};
+use super::stats::{LinkStats, SharedStats, WorkerFacts};
 use super::{Handled, Worker, control};
 use crate::buffer::FrameBuffer;
 use crate::drafter::{DraftError, Drafter};
 use crate::geometry::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::protocol::HelloReply;
 use crate::session::Seat;
-use crate::trace::RecordKind;
 use crate::transport::connection::FRAME_TIME;
-use crate::transport::listener::Accepting;
+use crate::transport::listener::{Accepting, Newest};
 use crate::transport::{Connection, Listener, RecvError};
 
 /// What a worker is started with, besides its backend.
@@ -132,13 +131,13 @@ pub fn start(
     let body = move || {
         let _alive = alive;
         let facts = (name, checkpoint, identities);
-        match prepare(build, facts, listeners.len()) {
+        match prepare(build, facts, listeners) {
             Err(e) => drop(ready.send(Err(e))),
-            Ok(Prepared { worker, buffers, runtime }) => {
+            Ok(Prepared { worker, seats, runtime }) => {
                 // The starter waits for this one message.
                 let _ = ready.send(Ok(worker.stats().clone()));
-                let seats = listeners.into_iter().zip(buffers);
-                runtime.block_on(draft(worker, seats, recorder, stopping));
+                let shared = Shared { worker: RefCell::new(worker), recorder, stopping };
+                runtime.block_on(draft(Rc::new(shared), seats));
             }
         }
     };
@@ -150,7 +149,8 @@ pub fn start(
     if let Some(listener) = control {
         let stats = stats.clone();
         let runtime = current_thread()?;
-        let body = move || runtime.block_on(answer_control(listener, stats, stopped));
+        let accepting = serve_on(&runtime, listener)?;
+        let body = move || runtime.block_on(answer_control(accepting, stats, stopped));
         threads.push(spawn("dspark-control", body)?);
     }
     Ok(Running { drafting, control: control_address, stats, stop, ended, threads })
@@ -158,7 +158,7 @@ pub fn start(
 
 struct Prepared {
     worker: Worker,
-    buffers: Vec<FrameBuffer>,
+    seats: Vec<(Accepting, FrameBuffer)>,
     runtime: Runtime,
 }
 
@@ -166,13 +166,16 @@ struct Prepared {
 fn prepare(
     build: impl FnOnce() -> Result<Box<dyn Drafter>, BuildError>,
     (name, checkpoint, identities): (String, String, [[u8; 32]; 2]),
-    listeners: usize,
+    listeners: Vec<Listener>,
 ) -> Result<Prepared, ServeError> {
     let drafter = build().map_err(ServeError::Backend)?;
     let geometry = *drafter.geometry();
-    let buffers = (0..listeners)
-        .map(|_| drafter.frame_buffer(REQUEST_BYTES_MAX))
-        .collect::<Result<_, _>>()?;
+    let runtime = current_thread()?;
+    let seat = |listener| {
+        let buffer = drafter.frame_buffer(REQUEST_BYTES_MAX)?;
+        Ok((serve_on(&runtime, listener)?, buffer))
+    };
+    let seats = listeners.into_iter().map(seat).collect::<Result<_, ServeError>>()?;
     let reply = HelloReply::new(&geometry, identities[0], identities[1], &name);
     let stats = SharedStats::new(WorkerFacts {
         name,
@@ -182,7 +185,12 @@ fn prepare(
         backend: drafter.info(),
     });
     let worker = Worker::new(drafter, reply, stats);
-    Ok(Prepared { worker, buffers, runtime: current_thread()? })
+    Ok(Prepared { worker, seats, runtime })
+}
+
+fn serve_on(runtime: &Runtime, listener: Listener) -> Result<Accepting, ServeError> {
+    let _inside = runtime.enter();
+    listener.serve().map_err(|source| ServeError::Io { what: "watch a listener", source })
 }
 
 fn current_thread() -> Result<Runtime, ServeError> {
@@ -196,106 +204,105 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 }
 
 async fn answer_control(
-    listener: Listener,
+    listener: Accepting,
     stats: SharedStats,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let local = LocalSet::new();
-    local
-        .run_until(async {
-            match listener.serve() {
-                Err(error) => tracing::error!(%error, "the control listener cannot be served"),
-                Ok(accepting) => {
-                    tokio::select! {
-                        () = control::serve(accepting, stats) => {}
-                        // An error means that the owner is gone, which ends the worker too.
-                        _ = stopped.wait_for(|stop| *stop) => {}
-                    }
-                }
-            }
-        })
-        .await;
+    let serving = async {
+        tokio::select! {
+            () = control::serve(listener, stats) => {}
+            // An error means that the owner is gone, which ends the worker too.
+            _ = stopped.wait_for(|stop| *stop) => {}
+        }
+    };
+    LocalSet::new().run_until(serving).await;
 }
 
 /// What the seats of all drafting listeners share on the one drafting thread.
 struct Shared {
     worker: RefCell<Worker>,
     recorder: Option<Recorder>,
+    stopping: watch::Receiver<bool>,
 }
 
-async fn draft(
-    worker: Worker,
-    seats: impl Iterator<Item = (Listener, FrameBuffer)>,
-    recorder: Option<Recorder>,
-    stopped: watch::Receiver<bool>,
-) {
-    let shared = Rc::new(Shared { worker: RefCell::new(worker), recorder });
+/// Serves every seat until told to stop. A fault in one of them ends all: half a worker looks alive to
+/// whoever supervises it.
+async fn draft(shared: Rc<Shared>, seats: Vec<(Accepting, FrameBuffer)>) {
     let local = LocalSet::new();
+    let mut tasks = JoinSet::new();
     for (listener, buffer) in seats {
-        let (shared, mut stopped) = (shared.clone(), stopped.clone());
-        local.spawn_local(async move {
-            match listener.serve() {
-                Err(error) => tracing::error!(%error, "a drafting listener cannot be served"),
-                Ok(accepting) => {
-                    tokio::select! {
-                        biased;
-                        _ = stopped.wait_for(|stop| *stop) => {}
-                        () = seat(&accepting, buffer, &shared) => {}
-                    }
-                }
-            }
-        });
+        let shared = shared.clone();
+        let serving = async move { seat(&listener, buffer, &shared).await };
+        tasks.spawn_local_on(serving, &local);
     }
-    local.await;
+    let ended = async {
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(fault) = ended {
+                std::panic::resume_unwind(fault.into_panic());
+            }
+        }
+    };
+    local.run_until(ended).await;
 }
 
 /// How a connection ended.
 enum End {
     /// A newer one was accepted.
-    Displaced(Connection),
+    Displaced(Newest),
     /// The client closed it, or it was closed for this reason.
     Closed(Option<RecvError>),
+    /// The worker stops.
+    Stopped,
 }
 
 /// One drafting listener: serves the newest connection until a newer one comes (contract-notes D2).
 async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) {
     let mut reply = Vec::with_capacity(REPLY_BYTES_MAX);
+    let mut stopping = shared.stopping.clone();
     let mut next = None;
     loop {
-        let connection = match next.take() {
-            Some(connection) => connection,
-            None => listener.newest().await,
+        let newest = match next.take() {
+            Some(newest) => newest,
+            None => tokio::select! {
+                biased;
+                _ = stopping.wait_for(|stop| *stop) => return,
+                newest = listener.newest() => newest,
+            },
         };
-        shared.worker.borrow().stats().lock().link().connections += 1;
+        shared.count(|link| {
+            link.connections += 1 + newest.passed_over;
+            link.displaced += newest.passed_over;
+        });
+        let connection = newest.connection;
         let peer = connection.peer();
         tracing::info!(%peer, "client connected");
         match serve_one(listener, connection, &mut buffer, &mut reply, shared).await {
             End::Displaced(newer) => {
-                tracing::info!(%peer, by = %newer.peer(), "client displaced");
-                shared.worker.borrow().stats().lock().link().displaced += 1;
+                tracing::info!(%peer, by = %newer.connection.peer(), "client displaced");
+                shared.count(|link| link.displaced += 1);
                 next = Some(newer);
             }
             End::Closed(None) => tracing::info!(%peer, "client disconnected"),
             End::Closed(Some(reason)) => {
                 tracing::warn!(%peer, %reason, "connection closed");
-                count_end(shared, &reason);
+                shared.count(|link| count_end(link, &reason));
             }
+            End::Stopped => return,
         }
     }
 }
 
-fn count_end(shared: &Shared, reason: &RecvError) {
-    let worker = shared.worker.borrow();
-    let mut stats = worker.stats().lock();
+fn count_end(link: &mut LinkStats, reason: &RecvError) {
     match reason {
-        RecvError::Length(..) => stats.link().bad_lengths += 1,
-        RecvError::Slow(_) | RecvError::Cut => stats.link().cut_frames += 1,
+        RecvError::Length(..) => link.bad_lengths += 1,
+        RecvError::Slow(_) | RecvError::Cut => link.cut_frames += 1,
         RecvError::Io(_) => {}
     }
 }
 
-/// Frames of one connection, in order, until it ends or a newer one is accepted. A frame being received
-/// is dropped then; a frame being handled is finished and its reply dropped (contract-notes D9, D11).
+/// Frames of one connection, in order, until it ends, a newer one is accepted, or the worker stops. A
+/// frame being received is dropped then; a frame being handled is finished, and its reply dropped if a
+/// newer connection waits (contract-notes D9, D11).
 async fn serve_one(
     listener: &Accepting,
     mut connection: Connection,
@@ -304,9 +311,11 @@ async fn serve_one(
     shared: &Shared,
 ) -> End {
     let mut seat = Seat::default();
+    let mut stopping = shared.stopping.clone();
     loop {
         let received = tokio::select! {
             biased;
+            _ = stopping.wait_for(|stop| *stop) => return End::Stopped,
             newer = listener.newest() => return End::Displaced(newer),
             received = connection.recv(buffer, FRAME_TIME) => received,
         };
@@ -315,43 +324,46 @@ async fn serve_one(
             Ok(None) => return End::Closed(None),
             Err(reason) => return End::Closed(Some(reason)),
         };
-        let arrived = Instant::now();
-        // No other task runs between borrow and drop: handling a frame does not yield.
-        let handled = {
-            let mut worker = shared.worker.borrow_mut();
-            let handled = worker.handle(&mut seat, buffer.frame(len), arrived, reply);
-            shared.record(RecordKind::Request, buffer.frame(len), &worker);
-            shared.record(RecordKind::Reply, reply, &worker);
-            handled
-        };
-        if let Some(newer) = listener.pending() {
-            shared.worker.borrow().stats().lock().link().dropped_replies += 1;
-            return End::Displaced(newer);
-        }
-        let sent = tokio::select! {
-            biased;
-            sent = connection.send(reply) => Ok(sent),
-            newer = listener.newest() => Err(newer),
+        let handled = shared.handle(&mut seat, buffer.frame(len), reply);
+        // The kernel is asked first: the runtime has not looked at the listener since the frame came.
+        let sent = match listener.pending() {
+            Some(newer) => Err(newer),
+            None => tokio::select! {
+                biased;
+                sent = connection.send(reply) => Ok(sent),
+                newer = listener.newest() => Err(newer),
+            },
         };
         match sent {
             Ok(Ok(())) if handled == Handled::Reply => {}
             Ok(Ok(())) => return End::Closed(None),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "reply not delivered");
-                shared.worker.borrow().stats().lock().link().unsent_replies += 1;
+                shared.count(|link| link.unsent_replies += 1);
                 return End::Closed(None);
             }
-            Err(newer) => return End::Displaced(newer),
+            Err(newer) => {
+                shared.count(|link| link.dropped_replies += 1);
+                return End::Displaced(newer);
+            }
         }
     }
 }
 
 impl Shared {
-    fn record(&self, kind: RecordKind, message: &[u8], worker: &Worker) {
+    /// Handles a frame that has just arrived. Does not yield: no other seat runs meanwhile.
+    fn handle(&self, seat: &mut Seat, frame: &[u8], reply: &mut Vec<u8>) -> Handled {
+        let arrived = Instant::now();
+        let handled = self.worker.borrow_mut().handle(seat, frame, arrived, reply);
         if let Some(recorder) = &self.recorder
-            && !recorder.record(kind, message)
+            && !recorder.record(arrived, frame, reply)
         {
-            worker.stats().lock().link().dropped_records += 1;
+            self.count(|link| link.unrecorded_frames += 1);
         }
+        handled
+    }
+
+    fn count(&self, change: impl FnOnce(&mut LinkStats)) {
+        change(self.worker.borrow().stats().lock().link());
     }
 }

@@ -54,16 +54,18 @@ impl Acceptance {
         }
     }
 
-    /// Counts an applied entry. Left out: prefill (k_window 0), resyncs, and re-drafts without rows.
-    fn count(&mut self, entry: &ReqEntry) {
+    /// Counts an applied entry and returns its accepted and verified drafts. Left out are prefill
+    /// (k_window 0), resyncs, and re-drafts without rows.
+    fn count(&mut self, entry: &ReqEntry) -> Option<(u64, u64)> {
         let k = usize::from(entry.k_window).min(self.verified.len());
         if k == 0 || entry.resync() || entry.n_rows.get() == 0 {
-            return;
+            return None;
         }
         let accepted = (entry.n_rows.get() as usize - 1).min(k);
         self.hist[accepted] += 1;
         self.verified[..k].iter_mut().for_each(|n| *n += 1);
         self.accepted[..accepted].iter_mut().for_each(|n| *n += 1);
+        Some((accepted as u64, k as u64))
     }
 
     fn json(&self) -> Value {
@@ -109,7 +111,7 @@ pub struct WorkerStats {
 pub struct LinkStats {
     /// Connections accepted on drafting listeners.
     pub connections: u64,
-    /// Of these, replaced by a newer one.
+    /// Of these, replaced by a newer one, served or not.
     pub displaced: u64,
     /// Connections closed for a length outside 32 ..= 16 MiB.
     pub bad_lengths: u64,
@@ -119,8 +121,8 @@ pub struct LinkStats {
     pub dropped_replies: u64,
     /// Replies a client did not take.
     pub unsent_replies: u64,
-    /// Records dropped because the recorder was behind or at its limit.
-    pub dropped_records: u64,
+    /// Frames that are not in the recording because its writer was behind or at its limit.
+    pub unrecorded_frames: u64,
 }
 
 /// One STEP answered with frame status OK.
@@ -198,17 +200,16 @@ impl WorkerStats {
             let slot = &mut self.slots[usize::from(outcome.slot)];
             slot.last_status = Some(outcome.status);
             slot.last_at = Some(now);
-            if outcome.status.has_drafts() {
-                self.acceptance.count(entry);
-                if entry.need_draft() {
-                    self.drafted_requests += 1;
-                    slot.drafts += 1;
-                }
-                if entry.k_window > 0 && !entry.resync() && entry.n_rows.get() > 0 {
-                    let k = u64::from(entry.k_window);
-                    slot.verified += k;
-                    slot.accepted += (u64::from(entry.n_rows.get()) - 1).min(k);
-                }
+            if !outcome.status.has_drafts() {
+                continue;
+            }
+            if let Some((accepted, verified)) = self.acceptance.count(entry) {
+                slot.accepted += accepted;
+                slot.verified += verified;
+            }
+            if entry.need_draft() {
+                self.drafted_requests += 1;
+                slot.drafts += 1;
             }
         }
         self.windows(session);
@@ -306,7 +307,7 @@ impl WorkerStats {
                 "cut_frames": self.link.cut_frames,
                 "dropped_replies": self.link.dropped_replies,
                 "unsent_replies": self.link.unsent_replies,
-                "dropped_records": self.link.dropped_records,
+                "unrecorded_frames": self.link.unrecorded_frames,
             },
         });
         if let Value::Object(map) = counters {

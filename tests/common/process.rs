@@ -1,10 +1,57 @@
 //! A `dspark serve` process on ports of its own.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 
 use dspark::transport::Endpoint;
 use serde_json::Value;
+
+/// The built program, deaf to the settings of whoever runs the tests.
+pub(crate) fn dspark(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dspark"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|n| n.starts_with("DSPARK_") || n.starts_with("VLLM_")) {
+            command.env_remove(name);
+        }
+    }
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// What a finished command said.
+pub(crate) struct Said {
+    /// Exit code; `None` after a signal.
+    pub(crate) code: Option<i32>,
+    /// Standard output.
+    pub(crate) out: String,
+    /// Standard error.
+    pub(crate) err: String,
+}
+
+/// Longest run of a command that should end at once. `ping --wait` in tests waits less.
+const END: Duration = Duration::from_secs(40);
+
+/// Runs the built program to its end. A command that does not end, a worker that should not have started,
+/// is killed: its exit code is `None`.
+pub(crate) fn run(arguments: &[&str]) -> Said {
+    let mut command = dspark(arguments);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("run dspark");
+    let (id, (ended, wait)) = (child.id().to_string(), channel::<()>());
+    let guard = thread::spawn(move || {
+        if wait.recv_timeout(END) == Err(RecvTimeoutError::Timeout) {
+            // Ended meanwhile is as good.
+            let _ = Command::new("kill").args(["-s", "KILL", &id]).status();
+        }
+    });
+    let output = child.wait_with_output().expect("wait for dspark");
+    drop(ended);
+    guard.join().expect("the guard only waits");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("the program prints UTF-8");
+    Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
 
 /// A worker process; killed when dropped.
 pub(crate) struct Worker {
@@ -16,18 +63,25 @@ pub(crate) struct Worker {
 impl Worker {
     /// Starts `dspark serve` with these arguments on free loopback ports and waits until it is ready.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_dspark"))
-            .args(["serve", "--json", "-q", "--listen", "tcp://127.0.0.1:0"])
-            .args(["--control", "tcp://127.0.0.1:0"])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start dspark serve");
+        let mut command = dspark(&["serve", "--json", "-q", "--listen", "tcp://127.0.0.1:0"]);
+        // What a hostile peer does is logged; a panic is printed all the same.
+        command.env("DSPARK_LOG", "off");
+        Self::launch(command.args(["--control", "tcp://127.0.0.1:0"]).args(arguments))
+    }
+
+    /// Runs a whole `dspark serve --json` command and waits until it is ready.
+    pub(crate) fn launch(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("start dspark serve");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("a pipe");
         BufReader::new(stdout).read_line(&mut line).expect("read the start-up line");
         let ready = serde_json::from_str(&line).expect("the start-up line is JSON");
         Self { child, ready }
+    }
+
+    /// Its standard error, where the command pipes it. Dropping it breaks the pipe.
+    pub(crate) fn stderr(&mut self) -> ChildStderr {
+        self.child.stderr.take().expect("a pipe")
     }
 
     /// The first drafting listener.
