@@ -33,17 +33,13 @@ pub(crate) fn open_checkpoint(model: &ModelArgs, output: &Output) -> Result<Chec
     Ok(checkpoint)
 }
 
-/// Starts a worker that drafts from `checkpoint`.
-pub(crate) fn start_worker(
-    checkpoint: Checkpoint,
-    compute: &ComputeArgs,
-    options: ServeOptions,
-) -> Result<Running, Failure> {
+/// The options of the CPU backend.
+fn cpu_options(compute: &ComputeArgs) -> Result<CpuOptions, Failure> {
     if compute.backend == Backend::Cuda {
         return Err(Failure::new(Code::Backend, "this build has no CUDA backend")
             .hint("draft on the CPU with --backend cpu"));
     }
-    let cpu = CpuOptions {
+    Ok(CpuOptions {
         max_slots: compute.max_slots,
         precision: match compute.precision {
             Rounding::Bf16 => Precision::Bf16,
@@ -53,7 +49,24 @@ pub(crate) fn start_worker(
             Rounding::Bf16 => Logits::Bf16,
             Rounding::F32 => Logits::F32,
         },
-    };
+    })
+}
+
+/// The drafter that a worker would serve.
+pub(crate) fn cpu_drafter(
+    checkpoint: &Checkpoint,
+    compute: &ComputeArgs,
+) -> Result<CpuDrafter, Failure> {
+    CpuDrafter::new(checkpoint, cpu_options(compute)?).or_exit(Code::BadInput)
+}
+
+/// Starts a worker that drafts from `checkpoint`.
+pub(crate) fn start_worker(
+    checkpoint: Checkpoint,
+    compute: &ComputeArgs,
+    options: ServeOptions,
+) -> Result<Running, Failure> {
+    let cpu = cpu_options(compute)?;
     let build = move || {
         // The drafting thread takes part in its own thread pool, so that a round needs no hand-off and no
         // allocation to enter it. A pool that exists already, in a program with two workers, serves too.
