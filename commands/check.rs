@@ -3,17 +3,16 @@
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 use dspark::checkpoint::Checkpoint;
-use dspark::drafter::Drafter;
-use dspark::drafter::cpu::CpuDrafter;
-use dspark::drafter::weights::LoadReport;
+use dspark::drafter::BackendInfo;
+use dspark::drafter::weights::{LoadReport, ModuleRow, Weights};
 use dspark::geometry::REQUEST_BYTES_MAX;
 use serde_json::{Value, json};
 
 use crate::args::ComputeArgs;
-use crate::environment::LOGGING;
-use crate::exit::Failure;
+use crate::environment::FLAGLESS;
+use crate::exit::{Code, Failure, OrExit};
 use crate::output::{Output, count, table};
-use crate::worker::cpu_drafter;
+use crate::worker::build_drafter;
 
 /// Flags that steer this command and configure no worker.
 const NOT_SETTINGS: [&str; 3] = ["check", "help", "version"];
@@ -48,18 +47,20 @@ pub(crate) fn settings(command: &Command, matches: &ArgMatches) -> Vec<Setting> 
         };
         Some(Setting { name: format!("--{name}"), value, origin })
     });
-    let logging = LOGGING.iter().map(|name| {
+    let others = FLAGLESS.iter().map(|name| {
         let value = std::env::var(name).ok();
         let origin = if value.is_some() { *name } else { "not set" };
         Setting { name: (*name).into(), value, origin: origin.into() }
     });
-    flags.chain(logging).collect()
+    flags.chain(others).collect()
 }
 
 /// Bytes a worker takes.
 struct Memory {
     files: u64,
     window_kv: u64,
+    /// Held on the device, 0 on the CPU.
+    device: u64,
     frame_buffers: u64,
     /// Resident now, with everything loaded; `None` where the system does not say.
     resident: Option<u64>,
@@ -73,30 +74,30 @@ pub(crate) fn run(
     settings: &[Setting],
     output: &Output,
 ) -> Result<(), Failure> {
-    let drafter = cpu_drafter(checkpoint, compute)?;
-    let geometry = *drafter.geometry();
+    let (_, report) = Weights::load(checkpoint).or_exit(Code::BadInput)?;
+    let drafter = build_drafter(checkpoint, compute)?;
+    let (geometry, info) = (*drafter.geometry(), drafter.info());
     let config = &checkpoint.config;
     let kv = config.stages * config.head_dim * (geometry.max_slots * geometry.window) as usize;
     let memory = Memory {
         files: checkpoint.bytes,
-        // The CPU keeps window values as f32.
-        window_kv: 4 * kv as u64,
+        // The CPU keeps window values as f32, whatever they are rounded to.
+        window_kv: if info.backend == "cpu" { 4 } else { 2 } * kv as u64,
+        device: info.gpu_mem_bytes,
         frame_buffers: (listeners * REQUEST_BYTES_MAX) as u64,
         resident: resident(),
     };
     if output.json() {
-        let doc = document(checkpoint, &drafter, &memory, settings);
+        let doc = document(checkpoint, &info, &report, &memory, settings);
         return Ok(output.document(&doc, false)?);
     }
-    let info = drafter.info();
-    let report = drafter.report();
     output.line(format_args!(
         "checkpoint {}, backend {} ({}), precision {}, logits {}, kv {}",
         checkpoint.origin, info.backend, info.device, info.precision, info.logits, info.kv
     ))?;
     output.line(format_args!("drafter identity {}", checkpoint.identities.drafter))?;
     output.line(format_args!("Markov identity  {}\n", checkpoint.identities.markov))?;
-    output.line(modules(report))?;
+    output.line(modules(&report))?;
     output.line(format_args!("tensors {report}\n"))?;
     output.line(memory_table(&memory))?;
     output.line(settings_table(settings))?;
@@ -138,10 +139,11 @@ fn settings_table(settings: &[Setting]) -> comfy_table::Table {
 }
 
 impl Memory {
-    fn rows(&self) -> [(&'static str, Option<u64>); 4] {
+    fn rows(&self) -> [(&'static str, Option<u64>); 5] {
         [
             ("checkpoint files", Some(self.files)),
             ("window KV", Some(self.window_kv)),
+            ("device memory", Some(self.device)),
             ("frame buffers", Some(self.frame_buffers)),
             ("resident after loading", self.resident),
         ]
@@ -150,12 +152,12 @@ impl Memory {
 
 fn document(
     checkpoint: &Checkpoint,
-    drafter: &CpuDrafter,
+    info: &BackendInfo,
+    report: &LoadReport,
     memory: &Memory,
     settings: &[Setting],
 ) -> Value {
-    let (info, report) = (drafter.info(), drafter.report());
-    let module = |row: &dspark::drafter::weights::ModuleRow| {
+    let module = |row: &ModuleRow| {
         json!({ "module": row.module, "file": row.file, "form": row.form, "k": row.width,
             "codebook": row.codebook, "shape": row.shape })
     };
@@ -172,6 +174,7 @@ fn document(
             .map(|i| json!({ "tensor": i.tensor, "reason": i.reason })).collect::<Vec<_>>(),
         "memory": {
             "files_bytes": memory.files, "window_kv_bytes": memory.window_kv,
+            "device_bytes": memory.device,
             "frame_buffers_bytes": memory.frame_buffers, "resident_bytes": memory.resident,
         },
         "settings": settings.iter()

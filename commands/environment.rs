@@ -10,7 +10,8 @@ use clap::Command;
 use crate::exit::{Code, Failure};
 
 /// Read by this program, but by no flag.
-pub(crate) const LOGGING: [&str; 2] = ["DSPARK_LOG", "DSPARK_LOG_FORMAT"];
+pub(crate) const FLAGLESS: [&str; 4] =
+    ["DSPARK_LOG", "DSPARK_LOG_FORMAT", "DSPARK_KERNEL_DIR", "DSPARK_KERNEL_IMAGE"];
 /// Read by the test suite, which runs this program.
 const TESTS: &str = "DSPARK_SIM_SEED";
 const PREFIX: &str = "DSPARK_";
@@ -23,7 +24,7 @@ pub(crate) fn check(
     command: &Command,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<String>, Failure> {
-    let mut known: BTreeSet<String> = LOGGING.iter().map(|name| (*name).to_owned()).collect();
+    let mut known: BTreeSet<String> = FLAGLESS.iter().map(|name| (*name).to_owned()).collect();
     collect(command, &mut known);
     let mut warnings = Vec::new();
     for (name, value) in variables {

@@ -1,8 +1,11 @@
 //! Opening a checkpoint and starting a worker on it: what `serve` and `replay --demo` share.
 
+use std::error::Error;
+
 use dspark::checkpoint::{Checkpoint, CheckpointPaths};
 use dspark::drafter::Drafter;
 use dspark::drafter::cpu::{CpuDrafter, CpuOptions, Logits, Precision};
+use dspark::drafter::cuda::{self, BackendUnavailable, CudaDrafter, CudaError, CudaOptions};
 use dspark::worker::serve::{Running, ServeError, ServeOptions, start};
 
 use crate::args::{Backend, ComputeArgs, ModelArgs, Rounding};
@@ -33,31 +36,43 @@ pub(crate) fn open_checkpoint(model: &ModelArgs, output: &Output) -> Result<Chec
     Ok(checkpoint)
 }
 
-/// The options of the CPU backend.
-fn cpu_options(compute: &ComputeArgs) -> Result<CpuOptions, Failure> {
-    if compute.backend == Backend::Cuda {
-        return Err(Failure::new(Code::Backend, "this build has no CUDA backend")
-            .hint("draft on the CPU with --backend cpu"));
-    }
-    Ok(CpuOptions {
+type BuildError = Box<dyn Error + Send + Sync>;
+
+/// How to build the drafter that `compute` names, on the thread that will draft.
+fn builder(
+    compute: &ComputeArgs,
+) -> Result<
+    impl FnOnce(&Checkpoint) -> Result<Box<dyn Drafter>, BuildError> + Send + 'static,
+    Failure,
+> {
+    let cuda = choose_cuda(compute)?;
+    let cpu = CpuOptions {
         max_slots: compute.max_slots,
         precision: match compute.precision {
             Rounding::Bf16 => Precision::Bf16,
             Rounding::F32 => Precision::F32,
         },
-        logits: match compute.logits {
-            Rounding::Bf16 => Logits::Bf16,
-            Rounding::F32 => Logits::F32,
-        },
+        logits: logits(compute),
+    };
+    let required = compute.backend == Backend::Cuda;
+    Ok(move |checkpoint: &Checkpoint| {
+        if let Some(cuda) = cuda {
+            match CudaDrafter::new(checkpoint, cuda) {
+                Ok(drafter) => return Ok(Box::new(drafter) as Box<dyn Drafter>),
+                Err(error) if required => return Err(error.into()),
+                Err(error) => tracing::warn!("drafting on the CPU: {error}"),
+            }
+        }
+        build_cpu(checkpoint, cpu)
     })
 }
 
 /// The drafter that a worker would serve.
-pub(crate) fn cpu_drafter(
+pub(crate) fn build_drafter(
     checkpoint: &Checkpoint,
     compute: &ComputeArgs,
-) -> Result<CpuDrafter, Failure> {
-    CpuDrafter::new(checkpoint, cpu_options(compute)?).or_exit(Code::BadInput)
+) -> Result<Box<dyn Drafter>, Failure> {
+    builder(compute)?(checkpoint).map_err(|error| backend_failure(&*error))
 }
 
 /// Starts a worker that drafts from `checkpoint`.
@@ -66,26 +81,79 @@ pub(crate) fn start_worker(
     compute: &ComputeArgs,
     options: ServeOptions,
 ) -> Result<Running, Failure> {
-    let cpu = cpu_options(compute)?;
-    let build = move || {
-        // The drafting thread takes part in its own thread pool, so that a round needs no hand-off and no
-        // allocation to enter it. A pool that exists already, in a program with two workers, serves too.
-        let pool = rayon::ThreadPoolBuilder::new().use_current_thread().build_global();
-        if let Err(error) = pool {
-            tracing::debug!(%error, "the thread pool exists already");
-        }
-        let drafter = CpuDrafter::new(&checkpoint, cpu)?;
-        let report = drafter.report();
-        tracing::debug!("{report}");
-        Ok(Box::new(drafter) as Box<dyn Drafter>)
-    };
+    let build = builder(compute)?;
+    let build = move || build(&checkpoint);
     start(options, build).map_err(|error| {
         let code = match &error {
-            ServeError::Backend(_) => Code::BadInput,
+            ServeError::Backend(error) => return backend_failure(&**error),
             ServeError::Draft(_) => Code::Backend,
             ServeError::Io { .. } => Code::Unreachable,
             ServeError::Died => Code::Failed,
         };
         Failure::new(code, error)
     })
+}
+
+fn logits(compute: &ComputeArgs) -> Logits {
+    match compute.logits {
+        Rounding::Bf16 => Logits::Bf16,
+        Rounding::F32 => Logits::F32,
+    }
+}
+
+/// How to draft on a GPU, where one is asked for or usable.
+fn choose_cuda(compute: &ComputeArgs) -> Result<Option<CudaOptions>, Failure> {
+    let rounds = compute.precision == Rounding::Bf16;
+    match compute.backend {
+        Backend::Cpu => return Ok(None),
+        Backend::Auto if !rounds => return Ok(None),
+        Backend::Cuda if !rounds => {
+            return Err(Failure::new(Code::Usage, "--precision f32 exists on the CPU only")
+                .hint("leave it out, or draft on the CPU with --backend cpu"));
+        }
+        Backend::Auto | Backend::Cuda => {}
+    }
+    match cuda::probe(compute.device) {
+        Ok(_) => Ok(Some(CudaOptions {
+            device: compute.device,
+            logits: logits(compute),
+            max_slots: compute.max_slots,
+            ..CudaOptions::default()
+        })),
+        Err(unavailable) if compute.backend == Backend::Cuda => Err(unusable(&unavailable)),
+        Err(unavailable) => {
+            tracing::info!("drafting on the CPU: {unavailable}");
+            Ok(None)
+        }
+    }
+}
+
+fn build_cpu(checkpoint: &Checkpoint, options: CpuOptions) -> Result<Box<dyn Drafter>, BuildError> {
+    // The drafting thread takes part in its own thread pool, so that a round needs no hand-off and no
+    // allocation to enter it. A pool that exists already, in a program with two workers, serves too.
+    let pool = rayon::ThreadPoolBuilder::new().use_current_thread().build_global();
+    if let Err(error) = pool {
+        tracing::debug!(%error, "the thread pool exists already");
+    }
+    let drafter = CpuDrafter::new(checkpoint, options)?;
+    let report = drafter.report();
+    tracing::debug!("{report}");
+    Ok(Box::new(drafter))
+}
+
+/// A backend that could not be built: the host's fault, or the checkpoint's.
+fn backend_failure(error: &(dyn Error + Send + Sync + 'static)) -> Failure {
+    match error.downcast_ref::<CudaError>() {
+        Some(CudaError::Unavailable(unavailable)) => unusable(unavailable),
+        Some(CudaError::Device(error)) => Failure::new(Code::Backend, error)
+            .hint("check nvidia-smi, or draft on the CPU with --backend cpu"),
+        Some(CudaError::Layer(_) | CudaError::Shape(_)) => {
+            Failure::new(Code::BadInput, error).hint("draft on the CPU with --backend cpu")
+        }
+        _ => Failure::new(Code::BadInput, error),
+    }
+}
+
+fn unusable(unavailable: &BackendUnavailable) -> Failure {
+    Failure::new(Code::Backend, unavailable).hint(&*unavailable.hint)
 }

@@ -17,10 +17,29 @@ const HEADER: usize = 32;
 #[repr(C, align(64))]
 struct Line([u8; LINE]);
 
+/// Memory that a frame can be received into besides the heap, for example memory a device reads.
+pub trait FrameMemory: Send {
+    /// All bytes.
+    fn bytes(&self) -> &[u8];
+
+    /// All bytes, to be filled.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+impl FrameMemory for Vec<Line> {
+    fn bytes(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.as_mut_bytes()
+    }
+}
+
 /// A fixed piece of memory for one frame. Never grows: a length is compared with
 /// [`capacity`](Self::capacity) before a byte is read.
 pub struct FrameBuffer {
-    lines: Vec<Line>,
+    memory: Box<dyn FrameMemory>,
     capacity: usize,
 }
 
@@ -31,9 +50,29 @@ impl FrameBuffer {
     /// # Errors
     /// [`BufferError`] when the memory cannot be had.
     pub fn new(capacity: usize) -> Result<Self, BufferError> {
-        let lines = (HEADER + capacity).div_ceil(LINE);
+        let lines = Self::memory_for(capacity) / LINE;
         let lines = Line::new_vec_zeroed(lines).map_err(|_| BufferError { bytes: capacity })?;
-        Ok(Self { lines, capacity })
+        Ok(Self { memory: Box::new(lines), capacity })
+    }
+
+    /// Bytes of memory that frames of up to `capacity` bytes take.
+    pub fn memory_for(capacity: usize) -> usize {
+        (HEADER + capacity).next_multiple_of(LINE)
+    }
+
+    /// Frames of up to `capacity` bytes in `memory`.
+    ///
+    /// # Errors
+    /// [`BufferError`] when the memory is smaller than [`memory_for`](Self::memory_for) says or does not
+    /// start on a 64-byte boundary.
+    pub fn in_memory(capacity: usize, memory: Box<dyn FrameMemory>) -> Result<Self, BufferError> {
+        let bytes = memory.bytes();
+        let fits = bytes.len() >= Self::memory_for(capacity);
+        if fits && bytes.as_ptr().addr().is_multiple_of(LINE) {
+            Ok(Self { memory, capacity })
+        } else {
+            Err(BufferError { bytes: capacity })
+        }
     }
 
     /// Bytes of the largest frame this buffer holds.
@@ -47,7 +86,7 @@ impl FrameBuffer {
     /// If `len` exceeds the capacity: the transport checks lengths first.
     pub fn frame(&self, len: usize) -> &[u8] {
         assert!(len <= self.capacity, "frame of {len} bytes in a buffer of {}", self.capacity);
-        &self.lines.as_bytes()[HEADER..HEADER + len]
+        &self.memory.bytes()[HEADER..HEADER + len]
     }
 
     /// The first `len` bytes of the frame, to be filled.
@@ -56,7 +95,7 @@ impl FrameBuffer {
     /// If `len` exceeds the capacity.
     pub fn frame_mut(&mut self, len: usize) -> &mut [u8] {
         assert!(len <= self.capacity, "frame of {len} bytes in a buffer of {}", self.capacity);
-        &mut self.lines.as_mut_bytes()[HEADER..HEADER + len]
+        &mut self.memory.bytes_mut()[HEADER..HEADER + len]
     }
 }
 

@@ -6,14 +6,13 @@
 
 mod common;
 
-use std::io::Read;
 use std::time::{Duration, Instant};
 
+use common::golden::{Pool, TINY, entry};
 use common::process::Worker;
 use common::{digest_field, fixture, json_files};
-use dspark::geometry::Geometry;
 use dspark::protocol::refusal::{CheckedReply, check_frame, sent_header};
-use dspark::protocol::step::{NEED_DRAFT, NEW_GEN, RESYNC, StepMeta};
+use dspark::protocol::step::StepMeta;
 use dspark::protocol::{
     AppHeader, FrameStatus, HelloRequest, Limits, Op, ReqEntry, StepReply, StepRequest, StepWriter,
     check_reply,
@@ -25,57 +24,6 @@ use zerocopy::IntoBytes;
 /// Two reference programs differ by 1e-5 and 3e-5 (fixtures/README.md); ten times that, rounded.
 const CONFIDENCE_TOLERANCE: f64 = 1e-4;
 const MARGIN_TOLERANCE: f64 = 1e-3;
-
-const TINY: Geometry = Geometry {
-    num_spec: 5,
-    window: 128,
-    hidden: 256,
-    n_taps: 3,
-    tap_layer_ids: [37, 38, 39, 0],
-    noise_token_id: 499,
-    vocab_size: 512,
-    max_model_len: 327_680,
-    max_slots: 4,
-    max_rows_per_step: 512,
-};
-
-/// The pool of tap rows that entries refer to, modulo its length.
-struct Pool(Vec<u8>);
-
-impl Pool {
-    fn open() -> Self {
-        let mut bytes = Vec::new();
-        let path = fixture("cases/taps.safetensors");
-        std::fs::File::open(path).unwrap().read_to_end(&mut bytes).unwrap();
-        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let taps = tensors.tensor("taps").unwrap();
-        assert_eq!(taps.shape(), [512, 768]);
-        Self(taps.data().to_vec())
-    }
-
-    fn row(&self, index: usize) -> &[u8] {
-        let row_bytes = TINY.row_bytes();
-        &self.0[index % 512 * row_bytes..][..row_bytes]
-    }
-}
-
-fn entry(json: &Value) -> ReqEntry {
-    let flag = |name: &str, bit: u8| if json[name].as_bool().unwrap() { bit } else { 0 };
-    let int = |name: &str| json[name].as_i64().unwrap();
-    ReqEntry {
-        slot: int("slot") as u8,
-        req_flags: flag("new_gen", NEW_GEN)
-            | flag("need_draft", NEED_DRAFT)
-            | flag("resync", RESYNC),
-        k_window: int("k_window") as u8,
-        n_out: int("n_out") as u8,
-        generation: (json["generation"].as_u64().unwrap() as u32).into(),
-        first_pos: int("first_pos").into(),
-        n_rows: (int("n_rows") as u32).into(),
-        anchor_token: (int("anchor_token") as i32).into(),
-        anchor_pos: int("anchor_pos").into(),
-    }
-}
 
 fn hello(caller: &mut Caller, session: u32) {
     let golden: Value =

@@ -4,94 +4,14 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod cases;
+mod requests;
 
 use cases::{Answer, N, ROW_BYTES, W};
 use dspark::drafter::cpu::{CpuDrafter, Logits, Precision};
-use dspark::drafter::{DraftBlocks, Drafter};
-use dspark::plan::{Append, Draft, RowBlock, StepPlan};
-
-const MAX_MODEL_LEN: i64 = 327_680;
-
-/// One request's part of a STEP.
-#[derive(Clone)]
-struct Request {
-    slot: u8,
-    first_pos: i64,
-    rows: Vec<u8>,
-    /// Context and anchor; none for an append.
-    draft: Option<(std::ops::Range<i64>, u32, usize)>,
-}
-
-impl Request {
-    /// Appends pool rows `pool_start ..` and drafts after them, over a window that starts at `lo`.
-    fn new(slot: u8, first_pos: i64, n: usize, pool_start: usize, lo: i64) -> Self {
-        let mut rows = Vec::new();
-        cases::pool_rows(&cases::pool(), pool_start, n, &mut rows);
-        let anchor = first_pos + n as i64;
-        let token = (pool_start % 512) as u32;
-        Self { slot, first_pos, rows, draft: Some((lo.max(anchor - W)..anchor, token, N)) }
-    }
-
-    fn n_out(mut self, n_out: usize) -> Self {
-        self.draft.as_mut().unwrap().2 = n_out;
-        self
-    }
-
-    fn append_only(mut self) -> Self {
-        self.draft = None;
-        self
-    }
-}
-
-/// What came back for one draft: every bit of it.
-#[derive(Clone, Debug, PartialEq)]
-struct Bits {
-    finite: bool,
-    ids: Vec<i32>,
-    confidence: Vec<u32>,
-    margin: Vec<u32>,
-}
-
-fn step(drafter: &mut CpuDrafter, requests: &[Request]) -> Vec<Bits> {
-    let mut plan = StepPlan { max_model_len: MAX_MODEL_LEN, ..StepPlan::default() };
-    let mut rows = Vec::new();
-    for (entry, request) in requests.iter().enumerate() {
-        let (slot, first_pos) = (request.slot, request.first_pos);
-        let at = rows.len() / ROW_BYTES;
-        rows.extend_from_slice(&request.rows);
-        if !request.rows.is_empty() {
-            plan.appends.push(Append { slot, first_pos, rows: at..rows.len() / ROW_BYTES });
-        }
-        if let Some((context, anchor_token, n_out)) = request.draft.clone() {
-            let anchor_pos = context.end;
-            plan.drafts.push(Draft { entry, slot, context, anchor_token, anchor_pos, n_out });
-        }
-    }
-    let mut out = DraftBlocks::new(drafter.geometry());
-    drafter.step(&plan, RowBlock::new(&rows, ROW_BYTES), &mut out).unwrap();
-    let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect();
-    (0..plan.drafts.len())
-        .map(|d| out.block(d))
-        .map(|b| Bits {
-            finite: b.finite,
-            ids: b.ids.to_vec(),
-            confidence: bits(b.confidence),
-            margin: bits(b.margin),
-        })
-        .collect()
-}
+use requests::{Bits, Request, four, step, zeros};
 
 fn drafter() -> CpuDrafter {
     cases::drafter(Precision::Bf16, Logits::Bf16)
-}
-
-fn four() -> Vec<Request> {
-    let requests = [(0, 0, 128, 10), (1, 900, 6, 300), (2, 5, 1, 77), (3, 0, 60, 440)];
-    requests.map(|(slot, pos, n, pool)| Request::new(slot, pos, n, pool, pos)).to_vec()
-}
-
-fn zeros() -> Bits {
-    Bits { finite: false, ids: vec![0; N], confidence: vec![0; N], margin: vec![0; N] }
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl<'a> Engine<'a> {
                 max_rows_per_step: geometry.max_rows_per_step,
                 row_bytes: hello.row_bytes.get(),
             },
-            pacer: Pacer::new(args.pace),
+            pacer: Pacer::new(args.pace, args.asynchronous),
             log: args.round_log.as_deref().map(RoundLog::create).transpose()?,
             client,
             local,

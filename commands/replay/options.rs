@@ -45,6 +45,12 @@ pub(crate) struct ReplayArgs {
         help_heading = "Load"
     )]
     pub(crate) pace: Pace,
+    /// Go on while a request is in flight, as the engine's asynchronous proxy does: a late reply makes the
+    /// next round late instead of moving the schedule
+    #[arg(long = "async", env = "VLLM_DSPARK_REMOTE_ASYNC", hide_env_values = true,
+        value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue,
+        help_heading = "Load")]
+    pub(crate) asynchronous: bool,
     /// Stop after N rounds
     #[arg(long, value_name = "N", help_heading = "Load")]
     pub(crate) rounds: Option<u64>,

@@ -89,6 +89,7 @@ fn demo(args: &ReplayArgs, output: &Output) -> Result<Source, Failure> {
     };
     let compute = ComputeArgs {
         backend: Backend::Auto,
+        device: 0,
         precision: Rounding::Bf16,
         logits: Rounding::Bf16,
         max_slots: 4,

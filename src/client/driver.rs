@@ -20,6 +20,9 @@ use crate::transport::{CallError, Caller, Endpoint};
 /// Connecting and HELLO may take this long: not part of any round's deadline.
 pub const CONNECT_TIME: Duration = Duration::from_secs(2);
 
+/// Deadline of a round that checks what a worker holds, however slow it is.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A client of one worker.
 pub struct SparkClient {
     endpoint: Endpoint,
@@ -145,9 +148,10 @@ impl SparkClient {
         &self.reply
     }
 
-    /// From here on the worker alone is tested: no injected fault, no open breaker.
+    /// From here on the worker's state alone is tested: no injected fault, no open breaker, no hurry.
     pub fn end_faults(&mut self) {
         self.faults = None;
+        self.timeout = self.timeout.max(PATIENCE);
         self.breaker = Breaker::new(0, 0);
     }
 

@@ -1,10 +1,11 @@
 //! Backends that execute a [`StepPlan`]: store context rows, draft blocks.
 //!
 //! A backend knows nothing of the wire. [`Drafter`] is the whole interface; [`weights`] finds what every
-//! backend computes with, [`stage`] names the values they can be compared at, and [`cpu`] is the
-//! reference.
+//! backend computes with, [`stage`] names the values they can be compared at, [`cpu`] is the reference, and
+//! [`cuda`] is what serves.
 
 pub mod cpu;
+pub mod cuda;
 pub mod stage;
 pub mod weights;
 
@@ -119,6 +120,9 @@ pub enum DraftError {
     /// The device or library reported an error.
     #[error("{0}")]
     Backend(String),
+    /// The device has failed and answers no more: the process must end, so that a supervisor starts another.
+    #[error("device lost: {0}")]
+    DeviceLost(String),
 }
 
 /// A backend. One per process, owned by the drafting thread.

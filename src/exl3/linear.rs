@@ -72,6 +72,18 @@ pub struct Exl3Parts {
     pub codebook: Codebook,
 }
 
+/// The packed tiles of a layer: tile (input, output) is number
+/// `input · row_tiles + first_tile + output` of `trellis`.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a> {
+    /// All tiles of the stored trellis.
+    pub trellis: &'a [u8],
+    /// Tiles in a row of the stored trellis: more than the layer has if columns were cut.
+    pub row_tiles: usize,
+    /// The layer's first tile in each row.
+    pub first_tile: usize,
+}
+
 /// A linear layer `y = x · W + bias` with `W` `[in, out]` in EXL3 form. Clones share its memory.
 #[derive(Clone, Debug)]
 pub struct Exl3Linear {
@@ -168,6 +180,12 @@ impl Exl3Linear {
     /// Bias `[out]`.
     pub fn bias(&self) -> Option<&[f32]> {
         self.bias.as_deref()
+    }
+
+    /// The packed tiles where they were mapped.
+    pub fn packed(&self) -> Packed<'_> {
+        let (row_tiles, first_tile) = (self.stored_tiles, self.first_tile);
+        Packed { trellis: &self.trellis, row_tiles, first_tile }
     }
 
     /// Bytes read for one pass over the layer: trellis and scales as stored.

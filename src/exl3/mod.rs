@@ -25,7 +25,7 @@ mod product;
 pub mod trellis;
 
 pub use codebook::{Codebook, MCG_MARKER, MUL1_MARKER};
-pub use linear::{Exl3Linear, Exl3Parts, Scales};
+pub use linear::{Exl3Linear, Exl3Parts, Packed, Scales};
 pub use product::InputRounding;
 pub use trellis::Width;
 

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
-use crate::drafter::{DraftBlocks, Drafter};
+use crate::drafter::{DraftBlocks, DraftError, Drafter};
 use crate::geometry::Geometry;
 use crate::plan::{RowBlock, StepPlan};
 use crate::protocol::reply::{ReplyTimes, set_times};
@@ -35,6 +35,8 @@ pub struct Worker {
     plan: StepPlan,
     outcomes: Vec<Outcome>,
     blocks: DraftBlocks,
+    /// Whether the backend will never draft again.
+    lost: bool,
     failures: Repeats,
     unsound: Repeats,
     refusals: Repeats,
@@ -47,6 +49,8 @@ pub enum Handled {
     Reply,
     /// Send it and close the connection (contract-notes D6).
     ReplyAndClose,
+    /// Send it and end the worker: the backend will never draft again, a new process may.
+    ReplyAndEnd,
 }
 
 impl Worker {
@@ -59,6 +63,7 @@ impl Worker {
             blocks: DraftBlocks::new(&geometry),
             plan: StepPlan::with_slots(slots),
             outcomes: Vec::with_capacity(slots),
+            lost: false,
             drafter,
             stats,
             failures: Repeats::default(),
@@ -99,7 +104,7 @@ impl Worker {
         match self.answer(seat, &header, body, received, reply) {
             Ok(()) => {
                 self.stats.lock().frame(op, FrameStatus::Ok);
-                Handled::Reply
+                if self.lost { Handled::ReplyAndEnd } else { Handled::Reply }
             }
             Err(refused) => {
                 log_refusal(&header, &refused, &self.refusals);
@@ -186,6 +191,7 @@ impl Worker {
                         "drafting failed; the slots of this STEP are empty now"
                     );
                 }
+                self.lost |= matches!(error, DraftError::DeviceLost(_));
                 self.session.commit_failed(header, &self.plan, &mut self.outcomes);
             }
         }

@@ -278,8 +278,10 @@ async fn draft(shared: Rc<Shared>, seats: Vec<(Accepting, FrameBuffer)>) {
     tasks.spawn_local_on(pulse(shared), &local);
     let ended = async {
         while let Some(ended) = tasks.join_next().await {
-            if let Err(fault) = ended {
-                std::panic::resume_unwind(fault.into_panic());
+            match ended {
+                Ok(Ended::Told) => {}
+                Ok(Ended::Lost) => return,
+                Err(fault) => std::panic::resume_unwind(fault.into_panic()),
             }
         }
     };
@@ -287,17 +289,25 @@ async fn draft(shared: Rc<Shared>, seats: Vec<(Accepting, FrameBuffer)>) {
 }
 
 /// Says again and again that this thread is in its loop, and not inside a STEP.
-async fn pulse(shared: Rc<Shared>) {
+async fn pulse(shared: Rc<Shared>) -> Ended {
     let mut stopping = shared.stopping.clone();
     let mut ticks = interval(PULSE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             biased;
-            _ = stopping.wait_for(|stop| *stop) => return,
+            _ = stopping.wait_for(|stop| *stop) => return Ended::Told,
             _ = ticks.tick() => shared.worker.borrow().stats().lock().pulse(),
         }
     }
+}
+
+/// Why a seat is served no longer.
+enum Ended {
+    /// The worker was told to stop.
+    Told,
+    /// The backend will never draft again; the thread ends and with it the worker.
+    Lost,
 }
 
 /// How a connection ended.
@@ -308,10 +318,12 @@ enum End {
     Closed(Option<RecvError>),
     /// The worker stops.
     Stopped,
+    /// The backend will never draft again.
+    Lost,
 }
 
 /// One drafting listener: serves the newest connection until a newer one comes (contract-notes D2).
-async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) {
+async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) -> Ended {
     let mut reply = Vec::with_capacity(REPLY_BYTES_MAX);
     let mut stopping = shared.stopping.clone();
     let mut next = None;
@@ -321,7 +333,7 @@ async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) {
             Some(newest) => newest,
             None => tokio::select! {
                 biased;
-                _ = stopping.wait_for(|stop| *stop) => return,
+                _ = stopping.wait_for(|stop| *stop) => return Ended::Told,
                 newest = listener.newest() => newest,
             },
         };
@@ -338,6 +350,10 @@ async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) {
                 shared.count(|link| link.displaced += 1);
                 next = Some(newer);
             }
+            End::Lost => {
+                tracing::error!("the backend is lost; ending");
+                return Ended::Lost;
+            }
             End::Closed(None) => tracing::info!(%peer, "client disconnected"),
             End::Closed(Some(reason)) => {
                 if let Some(unsaid) = closed.pass(Instant::now()) {
@@ -345,7 +361,7 @@ async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) {
                 }
                 shared.count(|link| count_end(link, &reason));
             }
-            End::Stopped => return,
+            End::Stopped => return Ended::Told,
         }
     }
 }
@@ -383,6 +399,11 @@ async fn serve_one(
             Err(reason) => return End::Closed(Some(reason)),
         };
         let handled = shared.handle(&mut seat, buffer.frame(len), reply);
+        if handled == Handled::ReplyAndEnd {
+            // Whether the client gets the answer changes nothing any more.
+            let _ = connection.send(reply).await;
+            return End::Lost;
+        }
         // The kernel is asked first: the runtime has not looked at the listener since the frame came.
         let sent = match listener.pending() {
             Some(newer) => Err(newer),

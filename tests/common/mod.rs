@@ -4,6 +4,7 @@
 pub(crate) mod frames;
 pub(crate) mod http;
 
+pub(crate) mod golden;
 pub(crate) mod process;
 
 use std::path::{Path, PathBuf};

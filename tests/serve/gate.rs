@@ -196,11 +196,11 @@ fn a_fault_of_the_drafting_thread_ends_the_whole_worker() {
     let held = Held::start(2);
     let mut client = held.client_in_step();
     held.proceed(Then::Panic);
-    client.assert_closed();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let ended = tokio::time::timeout(Duration::from_secs(20), held.running.ended());
         ended.await.expect("the worker says that it has ended");
     });
+    client.assert_closed();
     assert!(matches!(held.running.stop(), Err(ServeError::Died)));
 }

@@ -1,4 +1,7 @@
-//! `dspark trace`: what is in a trace file, and synthetic ones.
+//! `dspark trace`: what is in a trace file, parts of it, several joined, and synthetic ones.
+
+mod cut;
+mod merge;
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read};
@@ -6,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use dspark::checkpoint::Checkpoint;
-use dspark::trace::{SynthOptions, TraceInfo, TraceReader, TraceWriter, synth, synth_header};
+use dspark::trace::{
+    Scenario, ScenarioSet, SynthOptions, TraceInfo, TraceReader, TraceWriter, synth, synth_header,
+};
 
 use crate::args::ModelArgs;
 use crate::exit::{Code, Failure, OrExit, Outcome};
@@ -18,6 +23,10 @@ use crate::worker::open_checkpoint;
 pub(crate) enum TraceCommand {
     /// Count what a trace holds and name its anomalies
     Info(InfoArgs),
+    /// Keep a range of rounds, made self-contained by a leading resync
+    Cut(cut::CutArgs),
+    /// Join traces of one checkpoint, one after another
+    Merge(merge::MergeArgs),
     /// Write a synthetic trace for a checkpoint's geometry
     Synth(SynthArgs),
 }
@@ -43,6 +52,9 @@ pub(crate) struct SynthArgs {
     /// Requests decoding at once, at most
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4))]
     requests: u32,
+    /// What may happen, comma-separated [default: all but near-max-len]
+    #[arg(long, value_name = "SCENARIO", value_delimiter = ',')]
+    scenario: Vec<Scenario>,
     /// Trace file to write; it must not exist
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -52,6 +64,8 @@ pub(crate) struct SynthArgs {
 pub(crate) fn run(command: TraceCommand, output: &Output) -> Outcome {
     match command {
         TraceCommand::Info(args) => info(&args, output),
+        TraceCommand::Cut(args) => cut::run(&args, output),
+        TraceCommand::Merge(args) => merge::run(&args, output),
         TraceCommand::Synth(args) => write_synthetic(&args, output),
     }
 }
@@ -173,6 +187,10 @@ fn write_synthetic(args: &SynthArgs, output: &Output) -> Outcome {
         rounds: args.rounds,
         seed: args.seed,
         requests: args.requests,
+        scenarios: match args.scenario.is_empty() {
+            true => ScenarioSet::default(),
+            false => args.scenario.iter().copied().collect(),
+        },
         ..SynthOptions::default()
     };
     let ids = &checkpoint.identities;

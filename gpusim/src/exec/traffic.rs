@@ -1,0 +1,123 @@
+//! Counting what a warp's request costs: 32-byte sectors of global memory, passes of the 32
+//! shared-memory banks.
+
+use super::access::{Addresses, Direction};
+use super::lanes::{LANES, lanes_of};
+use super::launch::Launch;
+use crate::counters::KernelCounters;
+
+const SECTOR_BYTES: u64 = 32;
+const BANKS: usize = 32;
+
+/// Counts a global request; `position` is the allocation of its last lane.
+pub(super) fn count_global(
+    counters: &mut KernelCounters,
+    launch: &Launch<'_>,
+    position: usize,
+    addresses: &Addresses,
+    width: usize,
+    active: u32,
+    direction: Direction,
+) {
+    let mut seen = [0u64; LANES];
+    let mut count = 0;
+    let mut last = u64::MAX;
+    for lane in lanes_of(active) {
+        let sector = addresses[lane] / SECTOR_BYTES;
+        if sector == last || seen[..count].contains(&sector) {
+            continue;
+        }
+        last = sector;
+        seen[count] = sector;
+        count += 1;
+        let mut allocation = &launch.allocations[position];
+        if !allocation.contains(addresses[lane], width) {
+            let other = super::launch::position_of(&launch.allocations, addresses[lane]);
+            let Some(other) = other else { continue };
+            allocation = &launch.allocations[other];
+        }
+        if direction != Direction::Write {
+            allocation.sectors_read().add(addresses[lane]);
+        }
+        if direction != Direction::Read {
+            allocation.sectors_written().add(addresses[lane]);
+        }
+    }
+    let bytes = u64::from(active.count_ones()) * width as u64;
+    let sectors = count as u64;
+    counters.global_sectors += sectors;
+    counters.global_sectors_ideal += bytes.div_ceil(SECTOR_BYTES).min(sectors);
+    if direction != Direction::Write {
+        counters.global_read_bytes += bytes;
+    }
+    if direction != Direction::Read {
+        counters.global_written_bytes += bytes;
+    }
+}
+
+/// Counts a shared request. 8-byte accesses go by half warps, 16-byte ones by quarters.
+pub(super) fn count_shared(
+    counters: &mut KernelCounters,
+    addresses: &Addresses,
+    width: usize,
+    active: u32,
+) {
+    let lanes_per_phase = LANES / (width / 4).clamp(1, 4);
+    for phase in 0..LANES / lanes_per_phase {
+        let lanes = u32::MAX >> (LANES - lanes_per_phase) << (phase * lanes_per_phase);
+        if active & lanes == 0 {
+            continue;
+        }
+        let (passes, ideal) = bank_passes(addresses, width, active & lanes);
+        counters.shared_wavefronts += passes;
+        counters.shared_wavefronts_ideal += ideal;
+    }
+}
+
+/// Most distinct words that one bank has to deliver, and the fewest passes for that many words.
+fn bank_passes(addresses: &Addresses, width: usize, active: u32) -> (u64, u64) {
+    // A phase touches at most 32 distinct words, or 32 lanes times one.
+    let mut words = [[u32::MAX; LANES]; BANKS];
+    let mut used = [0u8; BANKS];
+    let mut distinct = 0u64;
+    for lane in lanes_of(active) {
+        for word in 0..width.div_ceil(4) {
+            let word = (addresses[lane] / 4) as u32 + word as u32;
+            let bank = word as usize % BANKS;
+            let count = usize::from(used[bank]);
+            if words[bank][..count].contains(&word) {
+                continue;
+            }
+            if count < LANES {
+                words[bank][count] = word;
+                used[bank] += 1;
+                distinct += 1;
+            }
+        }
+    }
+    let passes = used.iter().copied().max().map_or(1, u64::from);
+    (passes, distinct.div_ceil(BANKS as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passes(stride: u64, width: usize) -> (u64, u64) {
+        let mut counters = KernelCounters::default();
+        let addresses = std::array::from_fn(|lane| lane as u64 * stride);
+        count_shared(&mut counters, &addresses, width, u32::MAX);
+        (counters.shared_wavefronts, counters.shared_wavefronts_ideal)
+    }
+
+    #[test]
+    fn strides_conflict_as_the_banks_do() {
+        assert_eq!(passes(4, 4), (1, 1));
+        assert_eq!(passes(0, 4), (1, 1), "a broadcast is one pass");
+        assert_eq!(passes(8, 4), (2, 1));
+        assert_eq!(passes(128, 4), (32, 1));
+        assert_eq!(passes(132, 4), (1, 1));
+        assert_eq!(passes(16, 16), (4, 4));
+        assert_eq!(passes(128, 16), (32, 4));
+    }
+}

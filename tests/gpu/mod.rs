@@ -1,0 +1,37 @@
+//! The emulated driver for tests: loaded into this process, or laid out for a child process.
+
+#![allow(dead_code)]
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use dspark::checkpoint::Checkpoint;
+use dspark::drafter::cuda::{CudaDrafter, CudaOptions};
+
+/// The emulator's library, which cargo builds beside the test.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("path of the test");
+    test.parent().expect("folder of the test").join("libgpusim.so")
+}
+
+/// Loads the emulated driver, so that the library's own search for `libcuda.so.1` finds it.
+pub(crate) fn load() {
+    static EMULATOR: OnceLock<libloading::Library> = OnceLock::new();
+    EMULATOR.get_or_init(|| {
+        // SAFETY: a library of this workspace whose constructors do nothing but set up Rust statics.
+        unsafe { libloading::Library::new(library()) }.expect("load the emulated driver")
+    });
+}
+
+/// A folder that holds nothing but the emulated `libcuda.so.1`, for a child's `LD_LIBRARY_PATH`.
+pub(crate) fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::os::unix::fs::symlink(library(), folder.path().join("libcuda.so.1")).expect("a link");
+    folder
+}
+
+/// A CUDA backend on the emulated device.
+pub(crate) fn drafter(checkpoint: &Checkpoint, options: CudaOptions) -> CudaDrafter {
+    load();
+    CudaDrafter::new(checkpoint, options).expect("the emulated device serves the checkpoint")
+}
