@@ -49,6 +49,9 @@ pub(crate) struct ControlUrl {
     /// Give up after this long (50ms, 2s; a bare number is milliseconds)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration)]
     pub(crate) timeout: Duration,
+    /// Connect even to the default drafting port, which drops the live client
+    #[arg(long)]
+    pub(crate) takeover: bool,
 }
 
 /// The checkpoint a worker drafts from.
@@ -80,13 +83,13 @@ pub(crate) struct ComputeArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) device: u32,
     /// Rounding of activations: bf16 as the engine's, or f32 with nothing rounded after load (CPU only)
-    #[arg(long, default_value = "bf16")]
+    #[arg(long, env = "DSPARK_PRECISION", hide_env_values = true, default_value = "bf16")]
     pub(crate) precision: Rounding,
     /// Rounding of logits before the argmax: bf16 as the engine's, or f32
-    #[arg(long, default_value = "bf16")]
+    #[arg(long, env = "DSPARK_LOGITS", hide_env_values = true, default_value = "bf16")]
     pub(crate) logits: Rounding,
     /// Request slots kept resident (the engine's max_num_seqs)
-    #[arg(long, value_name = "N", default_value_t = 4,
+    #[arg(long, value_name = "N", env = "DSPARK_MAX_SLOTS", hide_env_values = true, default_value_t = 4,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(dspark::geometry::SLOTS_MAX)))]
     pub(crate) max_slots: u32,
 }

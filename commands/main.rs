@@ -1,13 +1,18 @@
 //! `dspark`: parse, set up logging, run one command, turn its error into an exit code.
 
 mod args;
+mod check;
 mod drafts;
+mod environment;
 mod exit;
 mod identity;
 mod ping;
 mod query;
+mod rates;
 mod replay;
+mod rtt;
 mod serve;
+mod service;
 mod shadow_diff;
 mod stats;
 mod trace;
@@ -18,7 +23,7 @@ mod output;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use args::OutputArgs;
 use output::Output;
@@ -53,19 +58,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let output = Output::new(&cli.output);
-    init_logging(&cli, &output);
-    let result = match cli.command {
-        Command::Serve(args) => serve::run(args, &output),
-        Command::Identity(args) => identity::run(args, &output),
-        Command::Ping(args) => ping::run(args, &output),
-        Command::Stats(args) => stats::run(args, &output),
-        Command::Replay(args) => replay::run(args, &output),
-        Command::ShadowDiff(args) => shadow_diff::run(args, &output),
-        Command::Trace(args) => trace::run(args, &output),
-    };
-    match result {
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
@@ -73,6 +66,32 @@ fn main() -> ExitCode {
             let _ = writeln!(std::io::stderr(), "{failure}");
             ExitCode::from(failure.code as u8)
         }
+    }
+}
+
+fn run() -> exit::Outcome {
+    let mut command = Cli::command();
+    // Before the values are parsed: their own errors cannot show what is invisible.
+    let warnings = environment::check(&command, std::env::vars_os())?;
+    let matches = command.get_matches_mut();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let output = Output::new(&cli.output);
+    init_logging(&cli, &output);
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    match cli.command {
+        Command::Serve(args) => {
+            let below = command.find_subcommand("serve").zip(matches.subcommand_matches("serve"));
+            let settings = below.map(|(command, matches)| check::settings(command, matches));
+            serve::run(args, &settings.unwrap_or_default(), &output)
+        }
+        Command::Identity(args) => identity::run(args, &output),
+        Command::Ping(args) => ping::run(args, &output),
+        Command::Stats(args) => stats::run(args, &output),
+        Command::Replay(args) => replay::run(args, &output),
+        Command::ShadowDiff(args) => shadow_diff::run(args, &output),
+        Command::Trace(args) => trace::run(args, &output),
     }
 }
 

@@ -1,12 +1,14 @@
 //! `dspark serve`: the worker, until SIGINT or SIGTERM.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use dspark::checkpoint::Checkpoint;
 use dspark::protocol::HelloRequest;
 use dspark::trace::TraceHeader;
-use dspark::transport::{Endpoint, ListenError, Listener, Scheme};
+use dspark::transport::{Endpoint, ListenError, Listener, PeerRule, Peers, Scheme};
 use dspark::worker::recorder::Recorder;
 use dspark::worker::serve::{Running, ServeError, ServeOptions};
 use serde_json::json;
@@ -14,8 +16,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{self, CONTROL, ComputeArgs, DRAFTING, ModelArgs};
+use crate::check::{self, Setting};
 use crate::exit::{Code, Failure, OrExit, Outcome};
 use crate::output::Output;
+use crate::service::{self, Ended};
 use crate::worker::{open_checkpoint, start_worker};
 
 const EXAMPLES: &str = "\
@@ -25,7 +29,11 @@ listener, never at the drafting port of a live engine.
 Examples:
   dspark serve --demo
   dspark serve --checkpoint /data/dspark/pack --listen tcp://10.202.28.1:18620
+  dspark serve --checkpoint /data/dspark/pack --check
   DSPARK_CHECKPOINT=/data/dspark/pack dspark serve --record round.trace";
+
+/// Between two attempts of `--bind-wait`.
+const BIND_RETRY: Duration = Duration::from_millis(250);
 
 /// Arguments of `dspark serve`.
 #[derive(Args, Debug)]
@@ -43,16 +51,47 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "URL", env = "DSPARK_CONTROL", hide_env_values = true,
         default_value = CONTROL, help_heading = "Listeners", value_parser = control_url)]
     control: ControlListen,
+    /// Serve /metrics, /healthz and /readyz over HTTP on this address; 'off' does not
+    #[arg(long, value_name = "ADDR:PORT", env = "DSPARK_METRICS", hide_env_values = true,
+        default_value = "off", help_heading = "Listeners", value_parser = metrics_address)]
+    metrics: MetricsListen,
+    /// Close drafting connections from elsewhere at accept; repeat for more [default: all may connect]
+    #[arg(
+        long,
+        value_name = "ADDR|CIDR",
+        env = "DSPARK_ALLOW_PEER",
+        hide_env_values = true,
+        value_delimiter = ',',
+        help_heading = "Listeners"
+    )]
+    allow_peer: Vec<PeerRule>,
+    /// Wait this long for a listener's address to appear on an interface
+    #[arg(long, value_name = "TIME", env = "DSPARK_BIND_WAIT", hide_env_values = true,
+        default_value = "0s", value_parser = args::duration, help_heading = "Listeners")]
+    bind_wait: Duration,
     /// Worker name sent in HELLO replies (at most 40 ASCII bytes)
-    #[arg(long, default_value = "dspark", help_heading = "Listeners", value_parser = worker_name)]
+    #[arg(long, env = "DSPARK_NAME", hide_env_values = true, default_value = "dspark", help_heading = "Listeners", value_parser = worker_name)]
     name: String,
     /// Append every request and reply to a new trace file for 'dspark replay'
-    #[arg(long, value_name = "FILE", help_heading = "Recording")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "DSPARK_RECORD",
+        hide_env_values = true,
+        help_heading = "Recording"
+    )]
     record: Option<PathBuf>,
     /// Stop recording after this many bytes
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = args::size,
-        help_heading = "Recording")]
+    #[arg(long, value_name = "SIZE", env = "DSPARK_RECORD_LIMIT", hide_env_values = true,
+        default_value = "1GiB", value_parser = args::size, help_heading = "Recording")]
     record_limit: u64,
+    /// Exit with 70 when drafting has been stuck for this long, for a supervisor to restart
+    #[arg(long, value_name = "TIME", env = "DSPARK_STALL_LIMIT", hide_env_values = true,
+        default_value = "60s", value_parser = args::positive_duration, help_heading = "Service")]
+    stall_limit: Duration,
+    /// Load and verify everything, print modules, memory and the origin of every setting, and exit
+    #[arg(long, help_heading = "Service")]
+    check: bool,
 }
 
 /// `--control`: a URL or `off`.
@@ -60,6 +99,23 @@ pub(crate) struct ServeArgs {
 enum ControlListen {
     Off,
     At(Endpoint),
+}
+
+/// `--metrics`: an address or `off`.
+#[derive(Clone, Copy, Debug)]
+enum MetricsListen {
+    Off,
+    At(SocketAddr),
+}
+
+fn metrics_address(text: &str) -> Result<MetricsListen, String> {
+    match text {
+        "off" => Ok(MetricsListen::Off),
+        address => address
+            .parse()
+            .map(MetricsListen::At)
+            .map_err(|_| "expected an IP address and a port, or 'off'".into()),
+    }
 }
 
 fn control_url(text: &str) -> Result<ControlListen, String> {
@@ -79,19 +135,35 @@ fn worker_name(text: &str) -> Result<String, String> {
 }
 
 /// Runs the worker.
-pub(crate) fn run(args: ServeArgs, output: &Output) -> Outcome {
+pub(crate) fn run(args: ServeArgs, settings: &[Setting], output: &Output) -> Outcome {
+    if args.check {
+        check_addresses(&args)?;
+        let checkpoint = open_checkpoint(&args.model, output)?;
+        return check::run(&checkpoint, &args.compute, args.listen.len(), settings, output);
+    }
     // Ports first: a second instance should say so before it spends a minute on hashing.
-    let listeners = args.listen.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
+    let deadline = Instant::now() + args.bind_wait;
+    let listeners = args.listen.iter().map(|url| listen(url, deadline));
+    let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
     let control = match &args.control {
         ControlListen::Off => None,
-        ControlListen::At(endpoint) => Some(listen(endpoint)?),
+        ControlListen::At(endpoint) => Some(listen(endpoint, deadline)?),
     };
+    let metrics = match args.metrics {
+        MetricsListen::Off => None,
+        MetricsListen::At(address) => Some(bind(address, deadline)?),
+    };
+    warn_of_strangers(&args);
+    service::status("verifying the checkpoint");
     let checkpoint = open_checkpoint(&args.model, output)?;
     let recorder = args.record.as_ref().map(|path| record(&args, path, &checkpoint)).transpose()?;
+    service::status("loading the drafter");
     let about = About::of(&checkpoint);
     let options = ServeOptions {
         listeners,
         control,
+        metrics,
+        peers: Peers::new(args.allow_peer.clone()),
         name: args.name.clone(),
         checkpoint: about.origin.clone(),
         identities: [about.drafter.0, about.markov.0],
@@ -108,28 +180,83 @@ pub(crate) fn run(args: ServeArgs, output: &Output) -> Outcome {
     if let Err(error) = about.print(&running, output) {
         tracing::warn!(%error, "nobody reads the start-up lines");
     }
-    wait(running, signals)
+    service::ready();
+    wait(running, signals, args.stall_limit)
 }
 
-fn listen(endpoint: &Endpoint) -> Result<Listener, Failure> {
+fn address(endpoint: &Endpoint) -> Result<SocketAddr, Failure> {
     if endpoint.scheme != Scheme::Tcp {
         let scheme = endpoint.scheme.name();
         return Err(Failure::new(Code::Backend, format!("{scheme}:// is not in this build"))
             .hint("listen on tcp://ADDRESS:PORT"));
     }
-    let address = endpoint.listen_address().or_exit(Code::Usage)?;
-    if !address.ip().to_canonical().is_loopback() {
-        tracing::warn!(
-            %endpoint,
-            "the port has no authentication: whoever reaches it can displace the client"
-        );
-    }
-    Listener::bind(address).map_err(|error| match error {
-        ListenError::Wildcard(_) | ListenError::NotUnicast(_) => Failure::new(Code::Usage, error),
-        ListenError::InUse(_) => Failure::new(Code::Unreachable, error)
-            .hint("another worker may be running; ask it with 'dspark ping'"),
-        ListenError::Io { .. } => Failure::new(Code::Unreachable, error),
+    endpoint.listen_address().or_exit(Code::Usage)
+}
+
+fn listen(endpoint: &Endpoint, deadline: Instant) -> Result<Listener, Failure> {
+    bind(address(endpoint)?, deadline)
+}
+
+/// Binds; an address that no interface has yet is waited for until `deadline`.
+fn bind(address: SocketAddr, deadline: Instant) -> Result<Listener, Failure> {
+    let mut waiting = false;
+    let error = loop {
+        match Listener::bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.is_not_here_yet() && Instant::now() < deadline => {
+                if !std::mem::replace(&mut waiting, true) {
+                    tracing::warn!(%address, "no interface has this address yet; waiting for it");
+                    service::status(&format!("waiting for address {address}"));
+                }
+                std::thread::sleep(BIND_RETRY);
+            }
+            Err(error) => break error,
+        }
+    };
+    let code = match &error {
+        ListenError::Wildcard(_) | ListenError::NotUnicast(_) => Code::Usage,
+        ListenError::InUse(_) | ListenError::Io { .. } => Code::Unreachable,
+    };
+    let not_here = error.is_not_here_yet();
+    let in_use = matches!(error, ListenError::InUse(_));
+    let failure = Failure::new(code, error);
+    Err(if in_use {
+        failure.hint("another worker may be running; ask it with 'dspark ping'")
+    } else if not_here {
+        failure.hint("no interface has this address; --bind-wait TIME waits for a link to come up")
+    } else {
+        failure
     })
+}
+
+/// Every address rule, without a socket.
+fn check_addresses(args: &ServeArgs) -> Outcome {
+    let control = match &args.control {
+        ControlListen::Off => None,
+        ControlListen::At(endpoint) => Some(endpoint),
+    };
+    let endpoints = args.listen.iter().chain(control).map(address);
+    let mut addresses = endpoints.collect::<Result<Vec<_>, _>>()?;
+    if let MetricsListen::At(address) = args.metrics {
+        addresses.push(address);
+    }
+    addresses.into_iter().try_for_each(Listener::check).or_exit(Code::Usage)
+}
+
+/// Says once for each reachable drafting listener without an allow-list what anybody can do to it.
+fn warn_of_strangers(args: &ServeArgs) {
+    let reachable = |endpoint: &&Endpoint| {
+        endpoint.listen_address().is_ok_and(|a| !a.ip().to_canonical().is_loopback())
+    };
+    if args.allow_peer.is_empty() {
+        for endpoint in args.listen.iter().filter(reachable) {
+            tracing::warn!(
+                %endpoint,
+                "the port has no authentication: whoever reaches it can displace the client; \
+                 --allow-peer ADDR closes others"
+            );
+        }
+    }
 }
 
 fn record(
@@ -172,13 +299,14 @@ impl About {
         let drafting: Vec<_> =
             running.drafting.iter().map(|a| Endpoint::tcp(*a).to_string()).collect();
         let control = running.control.map(|a| Endpoint::tcp(a).to_string());
+        let metrics = running.metrics.map(|a| format!("http://{a}/metrics"));
         let backend = running.stats.lock().facts().backend.clone();
         if output.json() {
             let doc = json!({
                 "schema": 1, "version": env!("CARGO_PKG_VERSION"), "checkpoint": self.origin,
                 "drafter_identity": self.drafter.to_string(),
                 "markov_identity": self.markov.to_string(),
-                "drafting": drafting, "control": control, "backend": backend.backend,
+                "drafting": drafting, "control": control, "metrics": metrics, "backend": backend.backend,
                 "precision": backend.precision, "logits": backend.logits, "kv": backend.kv,
             });
             return output.document(&doc, true);
@@ -196,7 +324,9 @@ impl About {
         output.line(format_args!("drafter identity {}", self.drafter))?;
         output.line(format_args!("Markov identity  {}", self.markov))?;
         let control = control.map_or("off".into(), |c| c);
-        output.line(format_args!("drafting on {}, control {control}, ready", drafting.join(", ")))
+        let metrics = metrics.map_or(String::new(), |url| format!(", metrics {url}"));
+        let drafting = drafting.join(", ");
+        output.line(format_args!("drafting on {drafting}, control {control}{metrics}, ready"))
     }
 }
 
@@ -209,7 +339,7 @@ struct Signals {
 
 impl Signals {
     fn listen() -> std::io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_io().build()?;
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let inside = runtime.enter();
         let interrupt = signal(SignalKind::interrupt())?;
         let terminate = signal(SignalKind::terminate())?;
@@ -217,26 +347,33 @@ impl Signals {
         Ok(Self { runtime, interrupt, terminate })
     }
 
-    /// Waits for one of them; false when `other` comes first.
-    fn wait(&mut self, other: impl Future<Output = ()>) -> bool {
+    /// Waits for one of them; `None` when a signal comes before `other`.
+    fn wait<T>(&mut self, other: impl Future<Output = T>) -> Option<T> {
         self.runtime.block_on(async {
             tokio::select! {
-                _ = self.interrupt.recv() => true,
-                _ = self.terminate.recv() => true,
-                () = other => false,
+                _ = self.interrupt.recv() => None,
+                _ = self.terminate.recv() => None,
+                other = other => Some(other),
             }
         })
     }
 }
 
 /// Waits for a signal; a second one ends the process at once.
-fn wait(running: Running, mut signals: Signals) -> Outcome {
-    if !signals.wait(running.ended()) {
-        return Err(Failure::new(Code::Failed, ServeError::Died));
+fn wait(running: Running, mut signals: Signals, stall_limit: Duration) -> Outcome {
+    match signals.wait(service::watch(&running, stall_limit)) {
+        None => {}
+        Some(Ended::Died) => return Err(Failure::new(Code::Failed, ServeError::Died)),
+        Some(Ended::Stuck(age)) => {
+            tracing::error!(seconds = age.as_secs(), "drafting is stuck; the worker gives up");
+            // The drafting thread cannot be joined, so nothing is left to be tidied.
+            std::process::exit(Code::Failed as i32);
+        }
     }
     tracing::info!("stopping after the frame in hand");
+    service::stopping();
     std::thread::spawn(move || {
-        if signals.wait(std::future::pending()) {
+        if signals.wait(std::future::pending::<()>()).is_none() {
             std::process::exit(Code::Interrupted as i32);
         }
     });

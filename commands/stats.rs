@@ -1,34 +1,57 @@
 //! `dspark stats`: a worker's counters, once or again and again.
 
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
 use clap::Args;
+use dspark::worker::metrics::openmetrics;
 use serde_json::Value;
 
 use crate::args::{self, ControlUrl};
-use crate::exit::Outcome;
+use crate::exit::{Code, Failure, Outcome};
 use crate::output::{Output, count, micros, table};
 use crate::query::Query;
+use crate::rates::Rates;
+
+const EXAMPLES: &str = "\
+A text file is replaced in one step and left alone when the worker does not answer: its age tells.
+
+Examples:
+  dspark stats
+  dspark stats --json | jq '.acceptance'
+  dspark stats --watch 1s
+  dspark stats --watch 15s --textfile /var/lib/node_exporter/dspark.prom";
 
 /// Arguments of `dspark stats`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     control: ControlUrl,
-    /// Print again every TIME; --json then prints one object per line
+    /// Print again every TIME, with what changed; --json then prints one object per line
     #[arg(long, value_name = "TIME", value_parser = args::positive_duration)]
     watch: Option<Duration>,
+    /// Print OpenMetrics text, the same as 'serve --metrics' answers
+    #[arg(long, conflicts_with = "json")]
+    openmetrics: bool,
+    /// Write OpenMetrics text to a file, for a textfile collector, and print nothing
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["json", "openmetrics"])]
+    textfile: Option<PathBuf>,
 }
 
 /// Prints the counters.
 pub(crate) fn run(args: StatsArgs, output: &Output) -> Outcome {
-    let mut query = Query::new(args.control.url, args.control.timeout)?;
+    let mut query = Query::of(&args.control)?;
+    let mut before = None;
     loop {
         let endpoint = query.endpoint().clone();
         match query.stats() {
-            Ok(doc) if output.json() => output.document(&doc, args.watch.is_some())?,
-            Ok(doc) => output.line(text(&doc))?,
+            Ok(doc) => {
+                show(&args, &doc, before.as_ref(), output)?;
+                before = Some(doc);
+            }
             // A watcher outlives the worker's restart.
             Err(error) if args.watch.is_some() => output.note(format_args!("{endpoint}: {error}")),
             Err(error) => return Err(error.failure(&endpoint)),
@@ -38,6 +61,47 @@ pub(crate) fn run(args: StatsArgs, output: &Output) -> Outcome {
             None => return Ok(()),
         }
     }
+}
+
+fn show(args: &StatsArgs, doc: &Value, before: Option<&Value>, output: &Output) -> Outcome {
+    if let Some(path) = &args.textfile {
+        return replace(path, &openmetrics(doc)).map_err(|error| {
+            let message = format!("{}: cannot be written: {error}", path.display());
+            Failure::new(Code::BadInput, message)
+        });
+    }
+    let rates = before.and_then(|before| Rates::between(before, doc));
+    if args.openmetrics {
+        output.line(openmetrics(doc).trim_end())?;
+    } else if output.json() {
+        let mut doc = doc.clone();
+        if let (Some(rates), Some(doc)) = (&rates, doc.as_object_mut()) {
+            doc.insert("delta".into(), rates.json());
+        }
+        output.document(&doc, args.watch.is_some())?;
+    } else {
+        output.line(text(doc))?;
+        if let Some(rates) = rates {
+            output.line(rates.text())?;
+        } else if before.is_some() {
+            output.note("the worker was restarted");
+        }
+    }
+    Ok(())
+}
+
+/// Writes a file beside `path` and renames it: a reader sees the old text or the new one.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.tmp", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let written = std::fs::File::create(&beside)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::rename(&beside, path));
+    written.inspect_err(|_| {
+        // It may not exist, which is as good.
+        let _ = std::fs::remove_file(&beside);
+    })
 }
 
 fn text(doc: &Value) -> String {
@@ -63,6 +127,17 @@ fn text(doc: &Value) -> String {
             string("client"),
         ),
         format!(
+            "drafter identity {}  Markov {}  contract {}  wire {}  gpu memory {}",
+            string("drafter_identity"),
+            string("markov_identity"),
+            string("contract"),
+            number("wire"),
+            match doc["gpu_mem_bytes"].as_u64() {
+                Some(bytes) if bytes > 0 => format!("{} bytes", count(bytes)),
+                _ => "n/a".into(),
+            },
+        ),
+        format!(
             "steps {}  rows {}  drafted {}  partial {}  stale {}  bad {}  internal {}",
             number("steps"),
             number("rows"),
@@ -72,12 +147,25 @@ fn text(doc: &Value) -> String {
             number("bad_entries"),
             number("internal_entries"),
         ),
+        counts(doc, "frames"),
+        counts(doc, "entries"),
+        counts(doc, "link"),
         acceptance(doc),
         latency(doc, "worker_us", "worker"),
         latency(doc, "recv_to_send_us", "received to sent"),
     ];
     lines.push(slots(doc));
     lines.join("\n")
+}
+
+/// The counters of one object of STATS; statuses that never occurred are left out, OK is not.
+fn counts(doc: &Value, key: &str) -> String {
+    let all = doc[key].as_object().into_iter().flatten();
+    let shown = all.filter_map(|(name, n)| {
+        let n = n.as_u64().filter(|n| *n > 0 || name == "OK")?;
+        Some(format!("  {name} {}", count(n)))
+    });
+    format!("{key}{}", shown.collect::<String>())
 }
 
 /// Accepted over verified drafts, per position: what the client's k_window and n_rows say.
@@ -91,16 +179,25 @@ fn acceptance(doc: &Value) -> String {
     if entries == 0 {
         return "acceptance n/a (no verified drafts yet)".into();
     }
-    let positions = verified.iter().zip(&accepted).map(|(v, a)| match v {
-        0 => "n/a".to_owned(),
-        v => format!("{:.0}%", 100.0 * *a as f64 / *v as f64),
-    });
-    let positions: Vec<_> = positions.collect();
-    let mean = accepted.iter().sum::<u64>() as f64 / entries as f64;
+    let mut by_position = table(&["position", "verified", "accepted", "rate"]);
+    for (position, (v, a)) in verified.iter().zip(&accepted).enumerate() {
+        let rate = match v {
+            0 => "n/a".to_owned(),
+            v => format!("{:.1}%", 100.0 * *a as f64 / *v as f64),
+        };
+        by_position.add_row(vec![position.to_string(), count(*v), count(*a), rate]);
+    }
+    let sum = |counts: &[u64]| counts.iter().sum::<u64>();
+    let (all, taken) = (sum(&verified), sum(&accepted));
     format!(
-        "accepted {mean:.2} drafts a round over {} rounds  by position {}",
+        "acceptance  {:.2} drafts a round over {} rounds, {} of {} verified drafts ({:.1}%)\n\
+         a round counts when the engine verified drafts (k_window > 0) and kept rows, resyncs left out;\n\
+         a position's rate is accepted over verified there, accepted = n_rows - 1\n{by_position}",
+        taken as f64 / entries as f64,
         count(entries),
-        positions.join(" ")
+        count(taken),
+        count(all),
+        100.0 * taken as f64 / all.max(1) as f64,
     )
 }
 

@@ -36,12 +36,15 @@ pub(crate) fn open_checkpoint(model: &ModelArgs, output: &Output) -> Result<Chec
     Ok(checkpoint)
 }
 
-/// Starts a worker that drafts from `checkpoint`.
-pub(crate) fn start_worker(
-    checkpoint: Checkpoint,
+type BuildError = Box<dyn Error + Send + Sync>;
+
+/// How to build the drafter that `compute` names, on the thread that will draft.
+fn builder(
     compute: &ComputeArgs,
-    options: ServeOptions,
-) -> Result<Running, Failure> {
+) -> Result<
+    impl FnOnce(&Checkpoint) -> Result<Box<dyn Drafter>, BuildError> + Send + 'static,
+    Failure,
+> {
     let cuda = choose_cuda(compute)?;
     let cpu = CpuOptions {
         max_slots: compute.max_slots,
@@ -52,16 +55,34 @@ pub(crate) fn start_worker(
         logits: logits(compute),
     };
     let required = compute.backend == Backend::Cuda;
-    let build = move || {
+    Ok(move |checkpoint: &Checkpoint| {
         if let Some(cuda) = cuda {
-            match CudaDrafter::new(&checkpoint, cuda) {
+            match CudaDrafter::new(checkpoint, cuda) {
                 Ok(drafter) => return Ok(Box::new(drafter) as Box<dyn Drafter>),
                 Err(error) if required => return Err(error.into()),
                 Err(error) => tracing::warn!("drafting on the CPU: {error}"),
             }
         }
-        build_cpu(&checkpoint, cpu)
-    };
+        build_cpu(checkpoint, cpu)
+    })
+}
+
+/// The drafter that a worker would serve.
+pub(crate) fn build_drafter(
+    checkpoint: &Checkpoint,
+    compute: &ComputeArgs,
+) -> Result<Box<dyn Drafter>, Failure> {
+    builder(compute)?(checkpoint).map_err(|error| backend_failure(&*error))
+}
+
+/// Starts a worker that drafts from `checkpoint`.
+pub(crate) fn start_worker(
+    checkpoint: Checkpoint,
+    compute: &ComputeArgs,
+    options: ServeOptions,
+) -> Result<Running, Failure> {
+    let build = builder(compute)?;
+    let build = move || build(&checkpoint);
     start(options, build).map_err(|error| {
         let code = match &error {
             ServeError::Backend(error) => return backend_failure(&**error),
@@ -107,10 +128,7 @@ fn choose_cuda(compute: &ComputeArgs) -> Result<Option<CudaOptions>, Failure> {
     }
 }
 
-fn build_cpu(
-    checkpoint: &Checkpoint,
-    options: CpuOptions,
-) -> Result<Box<dyn Drafter>, Box<dyn Error + Send + Sync>> {
+fn build_cpu(checkpoint: &Checkpoint, options: CpuOptions) -> Result<Box<dyn Drafter>, BuildError> {
     // The drafting thread takes part in its own thread pool, so that a round needs no hand-off and no
     // allocation to enter it. A pool that exists already, in a program with two workers, serves too.
     let pool = rayon::ThreadPoolBuilder::new().use_current_thread().build_global();

@@ -1,4 +1,4 @@
-//! Console sessions: the README's and those in `tests/cli/`, run with the built binary.
+//! Console sessions: those of README, `docs/` and `tests/cli/`, run with the built binary.
 #![allow(missing_docs)]
 
 #[test]
@@ -7,5 +7,6 @@ fn console_sessions_are_what_the_program_prints() {
     trycmd::TestCases::new()
         .env("HOME", home.path().to_string_lossy())
         .case("README.md")
+        .case("docs/*.md")
         .case("tests/cli/*.trycmd");
 }

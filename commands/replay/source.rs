@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use dspark::checkpoint::Checkpoint;
 use dspark::protocol::HelloRequest;
 use dspark::trace::{RoundReader, SynthOptions, TraceReader, TraceWriter, synth, synth_header};
-use dspark::transport::{Endpoint, Listener};
+use dspark::transport::{Endpoint, Listener, Peers};
 use dspark::worker::serve::{Running, ServeOptions};
 
 use super::options::ReplayArgs;
@@ -80,6 +80,8 @@ fn demo(args: &ReplayArgs, output: &Output) -> Result<Source, Failure> {
     let options = ServeOptions {
         listeners: vec![Listener::bind(any_port).or_exit(Code::Unreachable)?],
         control: None,
+        metrics: None,
+        peers: Peers::default(),
         name: "demo".into(),
         checkpoint: checkpoint.origin.clone(),
         identities: ids,

@@ -3,12 +3,13 @@
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpStream;
 
 use super::connection::Connection;
+use super::repeats::Repeats;
 
 /// Connections that may wait in the kernel between two looks of the worker.
 const BACKLOG: i32 = 128;
@@ -51,7 +52,22 @@ pub enum ListenError {
     },
 }
 
+impl ListenError {
+    /// Whether no interface has the address: a link that is not up yet.
+    pub fn is_not_here_yet(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == ErrorKind::AddrNotAvailable)
+    }
+}
+
 impl Listener {
+    /// Whether [`bind`](Self::bind) takes the address, without opening a socket.
+    ///
+    /// # Errors
+    /// A wildcard, multicast or broadcast address.
+    pub fn check(address: SocketAddr) -> Result<(), ListenError> {
+        check_address(address)
+    }
+
     /// Binds and listens.
     ///
     /// # Errors
@@ -85,7 +101,8 @@ impl Listener {
     /// When the runtime cannot watch the socket.
     pub fn serve(self) -> io::Result<Accepting> {
         let queue = self.socket.try_clone()?;
-        Ok(Accepting { socket: tokio::net::TcpListener::from_std(self.socket)?, queue })
+        let socket = tokio::net::TcpListener::from_std(self.socket)?;
+        Ok(Accepting { socket, queue, admits: Box::new(|_| true), failures: Repeats::default() })
     }
 }
 
@@ -99,14 +116,22 @@ pub struct Newest {
 }
 
 /// A listener watched by a runtime.
-#[derive(Debug)]
 pub struct Accepting {
     socket: tokio::net::TcpListener,
     /// The same socket, for looks that do not go through the runtime.
     queue: TcpListener,
+    /// Whether a peer may connect; others are closed at accept.
+    admits: Box<dyn Fn(SocketAddr) -> bool + Send>,
+    failures: Repeats,
 }
 
 impl Accepting {
+    /// Closes connections of peers that `admits` refuses as soon as they are accepted: they displace nobody
+    /// and are never returned.
+    pub fn admit(self, admits: impl Fn(SocketAddr) -> bool + Send + 'static) -> Self {
+        Self { admits: Box::new(admits), ..self }
+    }
+
     /// Waits for a connection. Of several pending ones the newest is returned and the others are closed.
     /// Dropping the future loses nothing.
     pub async fn newest(&self) -> Newest {
@@ -119,15 +144,24 @@ impl Accepting {
 
     /// Waits for the next connection, oldest first.
     pub async fn next(&self) -> Connection {
+        let (stream, peer) = self.next_stream().await;
+        Connection::new(stream, peer)
+    }
+
+    /// As [`next`](Self::next), without the framing of this protocol.
+    pub async fn next_stream(&self) -> (TcpStream, SocketAddr) {
         loop {
             match self.socket.accept().await {
+                Ok((_, peer)) if !(self.admits)(peer) => {}
                 Ok((stream, peer)) => match prepare(&stream) {
-                    Ok(()) => return Connection::new(stream, peer),
+                    Ok(()) => return (stream, peer),
                     Err(error) => tracing::debug!(%error, %peer, "connection lost at accept"),
                 },
                 Err(error) => {
                     // Out of descriptors, say: the connection waits in the kernel meanwhile.
-                    tracing::warn!(%error, "accept failed");
+                    if let Some(unsaid) = self.failures.pass(Instant::now()) {
+                        tracing::warn!(%error, unsaid, "accept failed");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -141,6 +175,7 @@ impl Accepting {
         // At most a backlog's worth, so that a flood of connections cannot hold the drafting thread.
         for _ in 0..BACKLOG {
             match self.queue.accept() {
+                Ok((_, peer)) if !(self.admits)(peer) => {}
                 Ok((stream, peer)) => match adopt(stream, peer) {
                     Ok(connection) => {
                         let passed_over = newest.map_or(0, |older| older.passed_over + 1);

@@ -8,11 +8,15 @@ pub mod caller;
 pub mod connection;
 pub mod endpoint;
 pub mod listener;
+pub mod peers;
+pub mod repeats;
 
 pub use caller::{CallError, Caller};
 pub use connection::{Connection, RecvError, SendError};
 pub use endpoint::{Endpoint, EndpointError, Scheme};
 pub use listener::{ListenError, Listener};
+pub use peers::{Peer, PeerRule, Peers};
+pub use repeats::Repeats;
 
 /// Bytes of the length prefix.
 pub const PREFIX_BYTES: usize = 4;

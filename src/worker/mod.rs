@@ -4,6 +4,10 @@
 //! around it, listeners and threads, is [`serve`].
 
 pub mod control;
+pub mod http;
+pub mod latency;
+pub mod metrics;
+pub mod progress;
 pub mod recorder;
 pub mod serve;
 pub mod stats;
@@ -20,6 +24,7 @@ use crate::protocol::{
     AppHeader, EntryStatus, FrameStatus, HelloReply, HelloRequest, Op, StepReplyWriter, StepRequest,
 };
 use crate::session::{Admitted, Outcome, Refused, Seat, Session};
+use crate::transport::Repeats;
 use stats::{SharedStats, StepRecord};
 
 /// A session, a backend, and the memory of one STEP, all taken before the first frame.
@@ -32,6 +37,9 @@ pub struct Worker {
     blocks: DraftBlocks,
     /// Whether the backend will never draft again.
     lost: bool,
+    failures: Repeats,
+    unsound: Repeats,
+    refusals: Repeats,
 }
 
 /// What to do with the reply that [`Worker::handle`] wrote.
@@ -58,6 +66,9 @@ impl Worker {
             lost: false,
             drafter,
             stats,
+            failures: Repeats::default(),
+            unsound: Repeats::default(),
+            refusals: Repeats::default(),
         }
     }
 
@@ -96,7 +107,7 @@ impl Worker {
                 if self.lost { Handled::ReplyAndEnd } else { Handled::Reply }
             }
             Err(refused) => {
-                log_refusal(&header, &refused);
+                log_refusal(&header, &refused, &self.refusals);
                 self.stats.lock().frame(op, refused.status());
                 let hello = self.session.hello_reply();
                 let body = if refused.answers_hello_body() { hello.as_bytes() } else { &[] };
@@ -173,7 +184,13 @@ impl Worker {
                 self.judge_blocks(&geometry);
             }
             Err(error) => {
-                tracing::error!(%error, "drafting failed; the slots of this STEP are empty now");
+                if let Some(unsaid) = self.failures.pass(Instant::now()) {
+                    tracing::error!(
+                        %error,
+                        unsaid,
+                        "drafting failed; the slots of this STEP are empty now"
+                    );
+                }
                 self.lost |= matches!(error, DraftError::DeviceLost(_));
                 self.session.commit_failed(header, &self.plan, &mut self.outcomes);
             }
@@ -208,7 +225,10 @@ impl Worker {
                 && block.confidence[..consumed].iter().all(|c| (0.0..=1.0).contains(c))
                 && block.margin[..consumed].iter().all(|m| m.is_finite() && *m >= 0.0);
             if !sound {
-                tracing::warn!(slot = outcome.slot, "drafts are not finite; entry is INTERNAL");
+                if let Some(unsaid) = self.unsound.pass(Instant::now()) {
+                    let slot = outcome.slot;
+                    tracing::warn!(slot, unsaid, "drafts are not finite; entry is INTERNAL");
+                }
                 outcome.status = EntryStatus::Internal;
                 outcome.window_rows = 0;
                 outcome.draft = None;
@@ -258,10 +278,13 @@ pub(crate) fn write_reply(
 
 /// A refused HELLO disables rank 0's remote drafter for good, so a person must see it; the rest is part
 /// of a client's recovery.
-fn log_refusal(header: &AppHeader, refused: &Refused) {
+fn log_refusal(header: &AppHeader, refused: &Refused, repeats: &Repeats) {
     let session = header.session.get();
     if refused.answers_hello_body() {
-        tracing::error!(session = format_args!("{session:#010x}"), "HELLO refused: {refused}");
+        if let Some(unsaid) = repeats.pass(Instant::now()) {
+            let session = format_args!("{session:#010x}");
+            tracing::error!(session, unsaid, "HELLO refused: {refused}");
+        }
     } else {
         let status = refused.status();
         tracing::debug!(session = format_args!("{session:#010x}"), %status, "refused: {refused}");

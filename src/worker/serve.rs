@@ -1,23 +1,25 @@
 //! Threads and listeners of a worker (contract §5, §7.5; contract-notes §1, §2).
 //!
 //! One drafting thread builds the backend and then does everything a round needs: receive, plan, draft,
-//! reply, without a hand-off. One control thread answers PING and STATS. Both stop between frames.
+//! reply, without a hand-off. One control thread answers PING, STATS and HTTP. Both stop between frames.
 
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{MissedTickBehavior, interval};
 
+use super::progress::PULSE;
 use super::recorder::Recorder;
 use super::stats::{LinkStats, SharedStats, WorkerFacts};
-use super::{Handled, Worker, control};
+use super::{Handled, Worker, control, http};
 use crate::buffer::FrameBuffer;
 use crate::drafter::{DraftError, Drafter};
 use crate::geometry::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
@@ -25,7 +27,7 @@ use crate::protocol::HelloReply;
 use crate::session::Seat;
 use crate::transport::connection::FRAME_TIME;
 use crate::transport::listener::{Accepting, Newest};
-use crate::transport::{Connection, Listener, RecvError};
+use crate::transport::{Connection, Listener, Peer, Peers, RecvError, Repeats};
 
 /// What a worker is started with, besides its backend.
 pub struct ServeOptions {
@@ -33,6 +35,10 @@ pub struct ServeOptions {
     pub listeners: Vec<Listener>,
     /// Control listener.
     pub control: Option<Listener>,
+    /// Where metrics are served over HTTP.
+    pub metrics: Option<Listener>,
+    /// Whose connections the drafting listeners take.
+    pub peers: Peers,
     /// Name sent in HELLO replies.
     pub name: String,
     /// Where the checkpoint came from, in words.
@@ -71,6 +77,8 @@ pub struct Running {
     pub drafting: Vec<SocketAddr>,
     /// Address of the control listener.
     pub control: Option<SocketAddr>,
+    /// Address of the metrics listener.
+    pub metrics: Option<SocketAddr>,
     /// The counters.
     pub stats: SharedStats,
     stop: watch::Sender<bool>,
@@ -121,9 +129,11 @@ pub fn start(
     options: ServeOptions,
     build: impl FnOnce() -> Result<Box<dyn Drafter>, BuildError> + Send + 'static,
 ) -> Result<Running, ServeError> {
-    let ServeOptions { listeners, control, name, checkpoint, identities, recorder } = options;
+    let ServeOptions { listeners, control, metrics, peers, name, checkpoint, identities, recorder } =
+        options;
     let drafting = listeners.iter().map(Listener::local).collect();
     let control_address = control.as_ref().map(Listener::local);
+    let metrics_address = metrics.as_ref().map(Listener::local);
     let (stop, stopped) = watch::channel(false);
     let (alive, ended) = watch::channel(());
     let (ready, is_ready) = mpsc::sync_channel(1);
@@ -131,7 +141,7 @@ pub fn start(
     let body = move || {
         let _alive = alive;
         let facts = (name, checkpoint, identities);
-        match prepare(build, facts, listeners) {
+        match prepare(build, facts, listeners, peers) {
             Err(e) => drop(ready.send(Err(e))),
             Ok(Prepared { worker, seats, runtime }) => {
                 // The starter waits for this one message.
@@ -146,14 +156,23 @@ pub fn start(
         Ok(result) => result?,
         Err(_) => return Err(ServeError::Died),
     };
-    if let Some(listener) = control {
+    if control.is_some() || metrics.is_some() {
         let stats = stats.clone();
         let runtime = current_thread()?;
-        let accepting = serve_on(&runtime, listener)?;
-        let body = move || runtime.block_on(answer_control(accepting, stats, stopped));
+        let control = control.map(|listener| serve_on(&runtime, listener)).transpose()?;
+        let metrics = metrics.map(|listener| serve_on(&runtime, listener)).transpose()?;
+        let body = move || runtime.block_on(answer(control, metrics, stats, stopped));
         threads.push(spawn("dspark-control", body)?);
     }
-    Ok(Running { drafting, control: control_address, stats, stop, ended, threads })
+    Ok(Running {
+        drafting,
+        control: control_address,
+        metrics: metrics_address,
+        stats,
+        stop,
+        ended,
+        threads,
+    })
 }
 
 struct Prepared {
@@ -167,15 +186,11 @@ fn prepare(
     build: impl FnOnce() -> Result<Box<dyn Drafter>, BuildError>,
     (name, checkpoint, identities): (String, String, [[u8; 32]; 2]),
     listeners: Vec<Listener>,
+    peers: Peers,
 ) -> Result<Prepared, ServeError> {
     let drafter = build().map_err(ServeError::Backend)?;
     let geometry = *drafter.geometry();
     let runtime = current_thread()?;
-    let seat = |listener| {
-        let buffer = drafter.frame_buffer(REQUEST_BYTES_MAX)?;
-        Ok((serve_on(&runtime, listener)?, buffer))
-    };
-    let seats = listeners.into_iter().map(seat).collect::<Result<_, ServeError>>()?;
     let reply = HelloReply::new(&geometry, identities[0], identities[1], &name);
     let stats = SharedStats::new(WorkerFacts {
         name,
@@ -184,6 +199,12 @@ fn prepare(
         identities: identities.map(hex::encode),
         backend: drafter.info(),
     });
+    let admit = admission(peers, &stats);
+    let seat = |listener| {
+        let buffer = drafter.frame_buffer(REQUEST_BYTES_MAX)?;
+        Ok((serve_on(&runtime, listener)?.admit(admit.clone()), buffer))
+    };
+    let seats = listeners.into_iter().map(seat).collect::<Result<_, ServeError>>()?;
     let worker = Worker::new(drafter, reply, stats);
     Ok(Prepared { worker, seats, runtime })
 }
@@ -203,19 +224,38 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     spawned.map_err(|source| ServeError::Io { what: "start a thread", source })
 }
 
-async fn answer_control(
-    listener: Accepting,
+/// Judges who may connect, counts strangers and says once in a while who they are.
+fn admission(peers: Peers, stats: &SharedStats) -> impl Fn(SocketAddr) -> bool + Clone + 'static {
+    let (peers, stats) = (Arc::new(Mutex::new(peers)), stats.clone());
+    move |peer| {
+        let mut peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let Peer::Stranger { report } = peers.judge(peer.ip(), Instant::now()) else {
+            return true;
+        };
+        stats.lock().link().strangers += 1;
+        if report {
+            tracing::warn!(%peer, "connection closed: the address is not on the allow-list");
+        }
+        false
+    }
+}
+
+/// Everything that is not drafting, until told to stop.
+async fn answer(
+    control: Option<Accepting>,
+    metrics: Option<Accepting>,
     stats: SharedStats,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let serving = async {
-        tokio::select! {
-            () = control::serve(listener, stats) => {}
-            // An error means that the owner is gone, which ends the worker too.
-            _ = stopped.wait_for(|stop| *stop) => {}
-        }
-    };
-    LocalSet::new().run_until(serving).await;
+    let local = LocalSet::new();
+    if let Some(listener) = control {
+        local.spawn_local(control::serve(listener, stats.clone()));
+    }
+    if let Some(listener) = metrics {
+        local.spawn_local(http::serve(listener, stats));
+    }
+    // An error means that the owner is gone, which ends the worker too.
+    let _ = local.run_until(stopped.wait_for(|stop| *stop)).await;
 }
 
 /// What the seats of all drafting listeners share on the one drafting thread.
@@ -235,6 +275,7 @@ async fn draft(shared: Rc<Shared>, seats: Vec<(Accepting, FrameBuffer)>) {
         let serving = async move { seat(&listener, buffer, &shared).await };
         tasks.spawn_local_on(serving, &local);
     }
+    tasks.spawn_local_on(pulse(shared), &local);
     let ended = async {
         while let Some(ended) = tasks.join_next().await {
             match ended {
@@ -245,6 +286,20 @@ async fn draft(shared: Rc<Shared>, seats: Vec<(Accepting, FrameBuffer)>) {
         }
     };
     local.run_until(ended).await;
+}
+
+/// Says again and again that this thread is in its loop, and not inside a STEP.
+async fn pulse(shared: Rc<Shared>) -> Ended {
+    let mut stopping = shared.stopping.clone();
+    let mut ticks = interval(PULSE);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stop| *stop) => return Ended::Told,
+            _ = ticks.tick() => shared.worker.borrow().stats().lock().pulse(),
+        }
+    }
 }
 
 /// Why a seat is served no longer.
@@ -272,6 +327,7 @@ async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) ->
     let mut reply = Vec::with_capacity(REPLY_BYTES_MAX);
     let mut stopping = shared.stopping.clone();
     let mut next = None;
+    let closed = Repeats::default();
     loop {
         let newest = match next.take() {
             Some(newest) => newest,
@@ -300,7 +356,9 @@ async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) ->
             }
             End::Closed(None) => tracing::info!(%peer, "client disconnected"),
             End::Closed(Some(reason)) => {
-                tracing::warn!(%peer, %reason, "connection closed");
+                if let Some(unsaid) = closed.pass(Instant::now()) {
+                    tracing::warn!(%peer, %reason, unsaid, "connection closed");
+                }
                 shared.count(|link| count_end(link, &reason));
             }
             End::Stopped => return Ended::Told,

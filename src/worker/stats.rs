@@ -4,21 +4,16 @@
 //! whoever answers STATS. What is not known yet is absent, never zero by accident and never NaN.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
+use super::latency::Latency;
 use crate::geometry::Geometry;
 use crate::plan::Append;
 use crate::protocol::step::ReqEntry;
 use crate::protocol::{EntryStatus, FrameStatus, Op};
 use crate::session::{Outcome, Session};
-
-/// Longest duration the histograms tell apart, µs: a minute.
-const LATENCY_MAX_US: u64 = 60_000_000;
-/// Percentiles need this many samples to be printed (known use: dashboards that divide by them).
-const SAMPLES_MIN: u64 = 2;
 
 /// What never changes while a worker runs: the constant keys of STATS.
 #[derive(Clone, Debug)]
@@ -91,7 +86,13 @@ pub struct WorkerStats {
     started: Instant,
     session: u32,
     client: String,
+    session_at: Option<Instant>,
     last_step: Option<Instant>,
+    /// When the drafting thread was last in its loop.
+    looped: Instant,
+    /// When a STEP last came, and since when none of them gave drafts.
+    last_request: Option<Instant>,
+    failing_since: Option<Instant>,
     steps: u64,
     rows: u64,
     row_bytes: u64,
@@ -101,8 +102,8 @@ pub struct WorkerStats {
     requests: [u64; 5],
     acceptance: Acceptance,
     slots: Vec<SlotStats>,
-    worker_us: Histogram<u64>,
-    recv_to_send_us: Histogram<u64>,
+    worker_us: Latency,
+    recv_to_send_us: Latency,
     link: LinkStats,
 }
 
@@ -123,6 +124,8 @@ pub struct LinkStats {
     pub unsent_replies: u64,
     /// Frames that are not in the recording because its writer was behind or at its limit.
     pub unrecorded_frames: u64,
+    /// Connections closed because their address is not on the allow-list.
+    pub strangers: u64,
 }
 
 /// One STEP answered with frame status OK.
@@ -143,9 +146,13 @@ impl WorkerStats {
     /// Zero counters.
     pub fn new(facts: WorkerFacts) -> Self {
         let geometry = facts.geometry;
-        let latency = || Histogram::new_with_bounds(1, LATENCY_MAX_US, 3).expect("constant bounds");
+        let started = Instant::now();
         Self {
-            started: Instant::now(),
+            started,
+            looped: started,
+            last_request: None,
+            failing_since: None,
+            session_at: None,
             session: 0,
             client: String::new(),
             last_step: None,
@@ -158,8 +165,8 @@ impl WorkerStats {
             requests: [0; 5],
             acceptance: Acceptance::new(geometry.num_spec as usize),
             slots: vec![SlotStats::default(); geometry.max_slots as usize],
-            worker_us: latency(),
-            recv_to_send_us: latency(),
+            worker_us: Latency::default(),
+            recv_to_send_us: Latency::default(),
             link: LinkStats::default(),
             facts: Arc::new(facts),
         }
@@ -171,12 +178,35 @@ impl WorkerStats {
             self.requests[usize::from(op.code()) - 1] += 1;
         }
         self.frames[status as usize] += 1;
+        if op == Some(Op::Step) {
+            let now = Instant::now();
+            self.last_request = Some(now);
+            if status != FrameStatus::Ok {
+                self.failing_since.get_or_insert(now);
+            }
+        }
+    }
+
+    /// Notes that the drafting thread is in its loop.
+    pub fn pulse(&mut self) {
+        self.looped = Instant::now();
+    }
+
+    /// Time since the drafting thread was last in its loop.
+    pub fn loop_age(&self) -> Duration {
+        self.looped.elapsed()
+    }
+
+    /// Session id, 0 without one.
+    pub fn session(&self) -> u32 {
+        self.session
     }
 
     /// Notes an accepted HELLO.
     pub fn hello(&mut self, session: &Session, client: String) {
         self.session = session.id().map_or(0, Into::into);
         self.client = client;
+        self.session_at = Some(Instant::now());
         self.windows(session);
     }
 
@@ -192,8 +222,14 @@ impl WorkerStats {
         let now = Instant::now();
         self.steps += 1;
         self.last_step = Some(now);
-        self.worker_us.saturating_record(step.worker_us.into());
-        self.recv_to_send_us.saturating_record(step.recv_to_send_us.into());
+        self.worker_us.record(step.worker_us);
+        self.recv_to_send_us.record(step.recv_to_send_us);
+        let failed = |outcome: &Outcome| outcome.status == EntryStatus::Internal;
+        if !step.outcomes.is_empty() && step.outcomes.iter().all(failed) {
+            self.failing_since.get_or_insert(now);
+        } else {
+            self.failing_since = None;
+        }
         for (entry, outcome) in step.entries.iter().zip(step.outcomes) {
             self.entries[outcome.status as usize] += 1;
             self.rows += u64::from(outcome.rows);
@@ -235,11 +271,8 @@ impl WorkerStats {
         let mut doc = Map::new();
         self.put_facts(&mut doc);
         self.put_counters(&mut doc);
-        for (name, histogram) in
-            [("worker_us", &self.worker_us), ("recv_to_send_us", &self.recv_to_send_us)]
-        {
-            put_latency(&mut doc, name, histogram);
-        }
+        self.worker_us.put(&mut doc, "worker_us");
+        self.recv_to_send_us.put(&mut doc, "recv_to_send_us");
         doc.insert("slots".into(), self.slots_json());
         Value::Object(doc)
     }
@@ -308,6 +341,7 @@ impl WorkerStats {
                 "dropped_replies": self.link.dropped_replies,
                 "unsent_replies": self.link.unsent_replies,
                 "unrecorded_frames": self.link.unrecorded_frames,
+                "strangers": self.link.strangers,
             },
         });
         if let Value::Object(map) = counters {
@@ -316,8 +350,17 @@ impl WorkerStats {
         if !self.client.is_empty() {
             doc.insert("client".into(), self.client.clone().into());
         }
-        if let Some(last) = self.last_step {
-            doc.insert("last_step_age_s".into(), last.elapsed().as_secs_f64().into());
+        let ages = [
+            ("loop_age_s", Some(self.looped)),
+            ("session_age_s", self.session_at),
+            ("last_step_age_s", self.last_step),
+            ("last_request_age_s", self.last_request),
+            ("failing_s", self.failing_since),
+        ];
+        for (key, since) in ages {
+            if let Some(since) = since {
+                doc.insert(key.into(), since.elapsed().as_secs_f64().into());
+            }
         }
     }
 
@@ -346,16 +389,6 @@ impl WorkerStats {
         };
         self.slots.iter().enumerate().map(slot_json).collect()
     }
-}
-
-fn put_latency(doc: &mut Map<String, Value>, name: &str, histogram: &Histogram<u64>) {
-    if histogram.len() < SAMPLES_MIN {
-        return;
-    }
-    for (suffix, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {
-        doc.insert(format!("{name}_{suffix}"), histogram.value_at_quantile(quantile).into());
-    }
-    doc.insert(format!("{name}_max"), histogram.max().into());
 }
 
 /// Counters shared between the drafting thread and whoever answers STATS.

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod frames;
+pub(crate) mod http;
 
 pub(crate) mod golden;
 pub(crate) mod process;

@@ -78,6 +78,8 @@ impl Held {
         let options = ServeOptions {
             listeners: (0..drafting).map(|_| listen()).collect(),
             control: Some(listen()),
+            metrics: None,
+            peers: dspark::transport::Peers::default(),
             name: "held".into(),
             checkpoint: "none".into(),
             identities: [hello.drafter_identity, hello.markov_identity],

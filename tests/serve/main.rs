@@ -18,5 +18,6 @@ mod record;
 mod sessions;
 mod shutdown;
 mod slow;
+mod stall;
 mod stats;
 mod tools;
