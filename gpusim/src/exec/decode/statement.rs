@@ -49,7 +49,8 @@ impl Decoder<'_> {
             let bits = if op.has("wide") && index == 2 { 64 } else { width };
             sources[index] = self.source(line, operand, bits)?;
         }
-        Ok(Action::Compute { f, destination: self.destination(line, destination)?, sources })
+        let destination = self.destination(line, destination)?;
+        Ok(Action::Compute { f, destination, sources, count: operands.len() })
     }
 
     fn set_predicate(
