@@ -90,7 +90,8 @@ impl Record {
             return false;
         }
         if self.has(SEVERAL_BLOCKS) {
-            return true;
+            // Which blocks is not recorded; a block that acquired anything may be ordered behind.
+            return acquired.0.is_empty();
         }
         if self.block() != party.block & 0xF_FFFF {
             return !acquired.covers(self.block(), self.epoch());

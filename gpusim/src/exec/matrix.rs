@@ -6,7 +6,7 @@
 
 use super::access::check_shared;
 use super::block::BlockState;
-use super::lanes::{LANES, Row};
+use super::lanes::Row;
 use super::program::{Action, MemorySpace, MmaFormat, RowIndex};
 use super::traffic;
 use super::warp::Warp;
@@ -83,9 +83,9 @@ impl Warp {
         }
         for (index, register) in c.iter().enumerate() {
             let row = self.row(*register);
-            for lane in 0..LANES {
+            for (lane, bits) in row.iter().enumerate() {
                 let (m, n) = position(index, lane);
-                sums[m][n] = f64::from(f32::from_bits(row[lane] as u32));
+                sums[m][n] = f64::from(f32::from_bits(*bits as u32));
             }
         }
         multiply(&left, &right, &mut sums, *depth);

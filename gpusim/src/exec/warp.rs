@@ -461,7 +461,7 @@ impl Warp {
             let value = match op.kind {
                 CarryKind::Add => x + y + flag,
                 CarryKind::Sub => x.wrapping_sub(y).wrapping_sub(flag),
-                CarryKind::MadLow => (x * y & mask) + z + flag,
+                CarryKind::MadLow => ((x * y) & mask) + z + flag,
                 CarryKind::MadHigh { signed } => high_product(x, y, op.bits, signed) + z + flag,
             };
             out[lane] = (value & mask) as u64; // at most 64 bits are left
