@@ -2,21 +2,36 @@
 
 use std::fmt;
 
-/// A failed check, before the executing warp adds where it happened.
+/// A failed check, before the executing warp adds where it happened. Boxed, because nearly every
+/// check passes and its result is handed up through every access.
 #[derive(Clone, Debug)]
-pub(crate) struct Trouble {
-    /// Lane concerned, where it is one.
-    pub(crate) lane: Option<usize>,
-    pub(crate) what: String,
+pub(crate) struct Trouble(Box<Finding>);
+
+#[derive(Clone, Debug)]
+struct Finding {
+    lane: Option<usize>,
+    what: String,
 }
 
 impl Trouble {
+    #[cold]
     pub(crate) fn new(what: impl Into<String>) -> Self {
-        Self { lane: None, what: what.into() }
+        Self(Box::new(Finding { lane: None, what: what.into() }))
     }
 
+    #[cold]
     pub(crate) fn at(lane: usize, what: impl Into<String>) -> Self {
-        Self { lane: Some(lane), what: what.into() }
+        Self(Box::new(Finding { lane: Some(lane), what: what.into() }))
+    }
+
+    /// Lane concerned, where it is one.
+    pub(crate) fn lane(&self) -> Option<usize> {
+        self.0.lane
+    }
+
+    /// What is wrong.
+    pub(crate) fn what(&self) -> &str {
+        &self.0.what
     }
 }
 

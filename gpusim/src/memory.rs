@@ -375,16 +375,17 @@ impl Memory {
     }
 
     fn reserve(&mut self) -> Option<(u64, usize)> {
-        if self.reservation.is_none() {
+        let mut bytes = RESERVED_BYTES;
+        while self.reservation.is_none() && bytes >= self.limit_bytes.min(1 << 30) {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             // SAFETY: a fresh anonymous mapping without access affects nothing that exists.
-            let base = unsafe {
-                libc::mmap(std::ptr::null_mut(), RESERVED_BYTES, libc::PROT_NONE, flags, -1, 0)
-            };
-            if base == libc::MAP_FAILED {
-                return None;
+            let base =
+                unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+            if base != libc::MAP_FAILED {
+                self.reservation = Some((base as u64, bytes));
             }
-            self.reservation = Some((base as u64, RESERVED_BYTES));
+            // A process with a bounded address space gets what there is.
+            bytes /= 2;
         }
         self.reservation
     }

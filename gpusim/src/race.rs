@@ -45,7 +45,17 @@ const SEVERAL_BLOCKS: u64 = 1 << 62;
 /// Different parties touched different bytes: no judgement.
 const MIXED: u64 = 1 << 63;
 
+/// The bits of a record that say launch, block and epoch.
+const WHEN: u64 = ((1 << 61) - 1) & !((1 << 9) - 1);
+
 impl Record {
+    /// Whether two records are of the same block between the same barriers.
+    #[inline(always)]
+    fn same_time(self, other: Self) -> bool {
+        (self.0 ^ other.0) & WHEN == 0
+    }
+
+    #[inline(always)]
     fn new(party: Party, mask: u64) -> Self {
         Self(
             mask | u64::from(party.warp & 31) << 4
@@ -80,7 +90,8 @@ impl Record {
             return false;
         }
         if self.has(SEVERAL_BLOCKS) {
-            return true;
+            // Which blocks is not recorded; a block that acquired anything may be ordered behind.
+            return acquired.0.is_empty();
         }
         if self.block() != party.block & 0xF_FFFF {
             return !acquired.covers(self.block(), self.epoch());
@@ -129,7 +140,7 @@ impl GlobalShadow {
     ) -> Option<Conflict> {
         for (word, mask) in words(offset, len) {
             let write = Record(self.records[2 * word].load(Ordering::Relaxed));
-            if write.conflicts(party, mask, acquired) {
+            if write.launch() == party.launch && write.conflicts(party, mask, acquired) {
                 return Some(conflict(write, true));
             }
             let read = Record(self.records[2 * word + 1].load(Ordering::Relaxed));
@@ -172,6 +183,7 @@ fn conflict(record: Record, wrote: bool) -> Conflict {
 }
 
 /// The words of a byte range with the bytes touched in each.
+#[inline(always)]
 fn words(offset: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
     let end = offset + len;
     (offset / 4..end.div_ceil(4)).map(move |word| {
@@ -228,28 +240,31 @@ impl Published {
 const SEVERAL_LANES: u8 = u8::MAX;
 
 /// Records of a block's shared memory. The parties are warps; every block run has its own
-/// `launch` number, so that the records need no clearing, and the same `block`.
+/// `launch` number, so that the records need no clearing, and the same `block`. A barrier orders
+/// everything before it, so only records of the running epoch count.
 pub(crate) struct SharedShadow {
-    writes: Vec<Record>,
-    reads: Vec<Record>,
-    /// Lane and warp-synchronisation count of the last write.
-    writers: Vec<(u8, u32)>,
+    words: Vec<SharedWord>,
     nothing: Acquired,
+}
+
+#[derive(Clone, Copy)]
+struct SharedWord {
+    write: Record,
+    read: Record,
+    /// Lane of the last write, and the warp's synchronisations at that time.
+    writer: u8,
+    syncs: u32,
 }
 
 impl SharedShadow {
     pub(crate) fn new(len: usize) -> Self {
-        let words = len.div_ceil(4);
-        Self {
-            writes: vec![Record(0); words],
-            reads: vec![Record(0); words],
-            writers: vec![(0, 0); words],
-            nothing: Acquired::default(),
-        }
+        let word = SharedWord { write: Record(0), read: Record(0), writer: 0, syncs: 0 };
+        Self { words: vec![word; len.div_ceil(4)], nothing: Acquired::default() }
     }
 
     /// Notes a read by a lane. `syncs` counts the warp's synchronisations: a value that another
     /// lane of the same warp wrote since the last one is a race, too.
+    #[inline]
     pub(crate) fn read(
         &mut self,
         offset: usize,
@@ -258,26 +273,28 @@ impl SharedShadow {
         lane: u8,
         syncs: u32,
     ) -> Option<SharedConflict> {
-        for (word, mask) in words(offset, len) {
-            let write = self.writes[word];
-            if write.conflicts(party, mask, &self.nothing) {
-                return Some(SharedConflict::Warps(conflict(write, true)));
+        let now = Record::new(party, 0);
+        for (index, mask) in words(offset, len) {
+            let word = &mut self.words[index];
+            if word.write.same_time(now) {
+                let found = read_conflict(word, party, mask, lane, syncs, &self.nothing);
+                if found.is_some() {
+                    return found;
+                }
             }
-            let (writer, then) = self.writers[word];
-            let own = write.launch() == party.launch
-                && write.epoch() == party.epoch
-                && write.warp() == party.warp
-                && write.mask() & mask != 0
-                && !write.has(MIXED);
-            if own && writer != lane && writer != SEVERAL_LANES && then == syncs {
-                return Some(SharedConflict::Lanes { writer });
+            if word.read.0 & !0xF == now.0 {
+                word.read.0 |= mask;
+            } else if word.read.same_time(now) {
+                word.read = word.read.joined(party, mask);
+            } else {
+                word.read = Record(now.0 | mask);
             }
-            self.reads[word] = self.reads[word].joined(party, mask);
         }
         None
     }
 
     /// Notes a write by a lane.
+    #[inline]
     pub(crate) fn write(
         &mut self,
         offset: usize,
@@ -286,23 +303,48 @@ impl SharedShadow {
         lane: u8,
         syncs: u32,
     ) -> Option<SharedConflict> {
-        for (word, mask) in words(offset, len) {
-            for (record, wrote) in [(self.writes[word], true), (self.reads[word], false)] {
-                if record.conflicts(party, mask, &self.nothing) {
-                    return Some(SharedConflict::Warps(conflict(record, wrote)));
-                }
+        let now = Record::new(party, 0);
+        for (index, mask) in words(offset, len) {
+            let word = &mut self.words[index];
+            if word.read.same_time(now) && word.read.conflicts(party, mask, &self.nothing) {
+                return Some(SharedConflict::Warps(conflict(word.read, false)));
             }
-            let before = self.writes[word];
-            let others_bytes = before.launch() == party.launch
-                && before.mask() & !mask != 0
-                && self.writers[word] != (lane, syncs);
-            let mut joined = before.joined(party, mask);
-            joined.0 &= !(SEVERAL_BLOCKS | SEVERAL_WARPS);
-            self.writes[word] = joined;
-            self.writers[word] = (if others_bytes { SEVERAL_LANES } else { lane }, syncs);
+            if !word.write.same_time(now) {
+                *word = SharedWord { write: Record(now.0 | mask), writer: lane, syncs, ..*word };
+                continue;
+            }
+            if word.write.conflicts(party, mask, &self.nothing) {
+                return Some(SharedConflict::Warps(conflict(word.write, true)));
+            }
+            let keeps_others = word.write.mask() & !mask != 0;
+            if keeps_others && (word.writer, word.syncs) != (lane, syncs) {
+                word.writer = SEVERAL_LANES;
+            } else {
+                word.writer = lane;
+            }
+            word.syncs = syncs;
+            word.write = word.write.joined(party, mask);
         }
         None
     }
+}
+
+/// A read of a word that was written since the last barrier.
+fn read_conflict(
+    word: &SharedWord,
+    party: Party,
+    mask: u64,
+    lane: u8,
+    syncs: u32,
+    nothing: &Acquired,
+) -> Option<SharedConflict> {
+    if word.write.conflicts(party, mask, nothing) {
+        return Some(SharedConflict::Warps(conflict(word.write, true)));
+    }
+    let own = word.write.warp() == party.warp && !word.write.has(MIXED);
+    let by_another = word.writer != lane && word.writer != SEVERAL_LANES && word.syncs == syncs;
+    (own && by_another && word.write.mask() & mask != 0)
+        .then_some(SharedConflict::Lanes { writer: word.writer })
 }
 
 /// What a shared-memory access races with.

@@ -1,5 +1,5 @@
 //! Checks that need no tensor core: races, shuffles, atomics, unknown instructions, driver rules.
-#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks, missing_docs, unreachable_pub)]
 
 mod common;
 

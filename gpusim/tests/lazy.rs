@@ -1,6 +1,6 @@
 //! With `GPUSIM_LAZY=1` nothing runs before a call that waits for it. The switch is read once per
 //! process, so these tests have one of their own.
-#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks, missing_docs, unreachable_pub)]
 
 mod common;
 

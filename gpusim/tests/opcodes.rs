@@ -1,5 +1,5 @@
 //! One opcode at a time against a Rust model of the manual's sentence.
-#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks, missing_docs, unreachable_pub)]
 
 mod common;
 
@@ -245,7 +245,9 @@ fn floats_add_multiply_and_round() {
     });
     check_f32("abs.f32 %f10, %f1;", |a, _, _| a.abs());
     check_f32("neg.f32 %f10, %f1;", |a, _, _| -a);
-    check_f32("add.sat.f32 %f10, %f1, %f2;", |a, b, _| (a + b).max(0.0).min(1.0) + 0.0);
+    check_f32("add.sat.f32 %f10, %f1, %f2;", |a, b, _| {
+        if (a + b).is_nan() { 0.0 } else { (a + b).clamp(0.0, 1.0) + 0.0 }
+    });
     check_f32("cvt.rni.f32.f32 %f10, %f1;", |a, _, _| a.round_ties_even());
     check_f32("cvt.rzi.f32.f32 %f10, %f1;", |a, _, _| a.trunc());
     check_f32("cvt.rmi.f32.f32 %f10, %f1;", |a, _, _| a.floor());
@@ -377,13 +379,13 @@ fn shuffles_move_values_within_their_segment() {
     let out = by_lane("shfl.sync.bfly.b32 %r10|%p1, %r1, 5, 31, -1; selp.b32 %r11, 1, 0, %p1;");
     (0..32).for_each(|lane| assert_eq!(out[lane], [input[lane ^ 5], 1]));
     let out = by_lane("shfl.sync.down.b32 %r10|%p1, %r1, 3, 31, -1; selp.b32 %r11, 1, 0, %p1;");
-    for lane in 0..32 {
+    for (lane, out) in out.into_iter().enumerate() {
         let from = if lane + 3 < 32 { lane + 3 } else { lane };
-        assert_eq!(out[lane], [input[from], u32::from(lane + 3 < 32)]);
+        assert_eq!(out, [input[from], u32::from(lane + 3 < 32)]);
     }
     let out = by_lane("shfl.sync.up.b32 %r10|%p1, %r1, 3, 0, -1; selp.b32 %r11, 1, 0, %p1;");
-    for lane in 0..32usize {
-        assert_eq!(out[lane], [input[lane.checked_sub(3).unwrap_or(lane)], u32::from(lane >= 3)]);
+    for (lane, out) in out.into_iter().enumerate() {
+        assert_eq!(out, [input[lane.checked_sub(3).unwrap_or(lane)], u32::from(lane >= 3)]);
     }
     // Width 8: clamp 31, segment mask 0x18.
     let out = by_lane("shfl.sync.idx.b32 %r10, %r1, 2, 0x181f, -1;");
@@ -522,4 +524,23 @@ fn shared_memory_is_seen_behind_a_barrier() {
     let shape = common::Shape { blocks: 1, threads: 128, shared_bytes: 512 };
     let out = device().run(body, &[0], 128, shape).unwrap();
     assert!((0..128).all(|thread| out[thread] == 2 * (thread as u32 ^ 31)));
+}
+
+#[test]
+fn wide_loads_carry_hints_and_every_width() {
+    let body = "	.reg .b64 %policy;
+	createpolicy.fractional.L2::evict_first.b64 %policy, 1.0;
+	and.b32 %r4, %r40, 7;
+	mul.wide.u32 %rd1, %r4, 16;
+	add.s64 %rd1, %in, %rd1;
+	ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%r5, %r6, %r7, %r8}, [%rd1], %policy;
+	ld.global.s8 %r9, [%rd1+3];
+	xor.b32 %r10, %r5, %r8;
+	mov.u32 %r11, %r9;";
+    let input = words();
+    for (lane, out) in three_in_two_out(body, &input).into_iter().enumerate() {
+        let quad = &input[4 * (lane & 7)..];
+        let byte = i32::from(quad[0].to_le_bytes()[3] as i8) as u32;
+        assert_eq!(out, [quad[0] ^ quad[3], byte]);
+    }
 }

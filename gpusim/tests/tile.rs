@@ -1,7 +1,7 @@
 //! A compiled tensor-core kernel: right as it is, and every planted bug found.
 //!
 //! `kernels/tile.ptx` is the compiler's output for `kernels/tile.cu`; bugs are planted in its text.
-#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks, missing_docs, unreachable_pub)]
 
 mod common;
 

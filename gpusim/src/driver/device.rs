@@ -100,7 +100,7 @@ fn attribute_value(state: &State, attribute: c_int) -> Option<c_int> {
         97 => SHARED_OPT_IN_BYTES as c_int,
         106 => 32,   // blocks per multiprocessor
         111 => 1024, // reserved shared memory per block
-        1..=200 => 0,
+        _ if (1..=200).contains(&attribute) => 0,
         _ => return None,
     })
 }

@@ -28,6 +28,7 @@ macro_rules! driver_functions {
     )*};
 }
 
+mod absent;
 mod codes;
 mod context;
 pub(crate) mod device;

@@ -80,6 +80,8 @@ pub(crate) struct State {
 }
 
 thread_local! {
+    /// Set while this thread runs a function of the program for a stream.
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
     static CURRENT: Cell<Handle> = const { Cell::new(0) };
 }
 
@@ -174,6 +176,13 @@ pub(crate) fn set_current_context(context: Handle) {
     CURRENT.set(context);
 }
 
+/// Runs a function of the program; driver calls it makes meanwhile are refused.
+pub(crate) fn in_host_function(f: impl FnOnce()) {
+    IN_HOST_FUNCTION.set(true);
+    f();
+    IN_HOST_FUNCTION.set(false);
+}
+
 /// Runs one API call: counts it, checks what it needs, and turns its answer into a code. A panic
 /// of the emulator itself becomes `CUDA_ERROR_UNKNOWN`.
 pub(crate) fn call(
@@ -181,6 +190,10 @@ pub(crate) fn call(
     needs: Needs,
     f: impl FnOnce(&mut State) -> Answer,
 ) -> c_int {
+    if IN_HOST_FUNCTION.get() {
+        eprintln!("gpusim: {name} inside a host function");
+        return Code::NOT_PERMITTED.0;
+    }
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let mut state = lock();
         *state.counters.calls.entry(name).or_default() += 1;

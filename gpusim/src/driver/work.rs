@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::codes::Code;
-use super::state::{Answer, Handle, State};
+use super::state::{Answer, Handle, State, in_host_function};
 use crate::exec::launch::Launch;
 use crate::exec::program::{Kernel, Writes};
 use crate::memory::AllocationKind;
@@ -171,7 +171,7 @@ impl State {
             }
             Work::HostFunction { function, data } => {
                 // SAFETY: the program handed over function and argument for exactly this call.
-                unsafe { function(data as *mut c_void) };
+                in_host_function(|| unsafe { function(data as *mut c_void) });
                 Ok(())
             }
         }

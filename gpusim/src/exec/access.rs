@@ -244,6 +244,7 @@ impl Warp {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn shared_read(
         &self,
         block: &mut BlockState<'_>,
@@ -257,6 +258,7 @@ impl Warp {
             .map_or(Ok(()), |conflict| Err(Trouble::at(lane, shared_race("read", at, conflict))))
     }
 
+    #[inline]
     pub(super) fn shared_write(
         &self,
         block: &mut BlockState<'_>,
@@ -360,6 +362,7 @@ fn shared_race(verb: &str, at: usize, conflict: SharedConflict) -> String {
 }
 
 /// Bounds and alignment in shared memory.
+#[inline]
 pub(super) fn check_shared(
     block: &BlockState<'_>,
     address: u64,

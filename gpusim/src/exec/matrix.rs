@@ -4,11 +4,9 @@
 //! addend. Hardware adds in another order and cuts bits off on the way, so results agree with it
 //! within a measured tolerance only.
 
-use half::{bf16, f16};
-
 use super::access::check_shared;
 use super::block::BlockState;
-use super::lanes::LANES;
+use super::lanes::Row;
 use super::program::{Action, MemorySpace, MmaFormat, RowIndex};
 use super::traffic;
 use super::warp::Warp;
@@ -73,31 +71,21 @@ impl Warp {
         }
         block.counters.mma += 1;
         let mut left = [[0f64; K_MAX]; M];
-        let mut right = [[0f64; N]; K_MAX];
+        let mut right = [[0f64; K_MAX]; N];
         let mut sums = [[0f64; N]; M];
         // Per register: rows g and g + 8 alternate, then the next eight columns (four for TF32).
         for (index, register) in a.iter().enumerate() {
-            let row = self.row(*register);
-            for lane in 0..LANES {
-                let m = lane / 4 + 8 * (index % 2);
-                for (k, value) in elements(*format, row[lane], lane % 4, index / 2) {
-                    left[m][k] = value;
-                }
-            }
+            let rows = &mut left[8 * (index % 2)..][..8];
+            spread(*format, self.row(*register), index / 2, rows);
         }
         for (index, register) in b.iter().enumerate() {
-            let row = self.row(*register);
-            for lane in 0..LANES {
-                for (k, value) in elements(*format, row[lane], lane % 4, index) {
-                    right[k][lane / 4] = value;
-                }
-            }
+            spread(*format, self.row(*register), index, &mut right);
         }
         for (index, register) in c.iter().enumerate() {
             let row = self.row(*register);
-            for lane in 0..LANES {
+            for (lane, bits) in row.iter().enumerate() {
                 let (m, n) = position(index, lane);
-                sums[m][n] = f64::from(f32::from_bits(row[lane] as u32));
+                sums[m][n] = f64::from(f32::from_bits(*bits as u32));
             }
         }
         multiply(&left, &right, &mut sums, *depth);
@@ -117,43 +105,60 @@ fn position(index: usize, lane: usize) -> (usize, usize) {
     (lane / 4 + 8 * (index / 2), 2 * (lane % 4) + index % 2)
 }
 
-/// The factors in a register with their position along the depth: two 16-bit ones, or one TF32.
-fn elements(
-    format: MmaFormat,
-    bits: u64,
-    thread: usize,
-    group: usize,
-) -> impl Iterator<Item = (usize, f64)> {
-    let (low, high) = (bits as u16, (bits >> 16) as u16);
-    let (first, second) = match format {
-        MmaFormat::F16 => (f64::from(widen(low)), Some(f64::from(widen(high)))),
-        MmaFormat::Bf16 => (bf16::from_bits(low).to_f64(), Some(bf16::from_bits(high).to_f64())),
-        // The low 13 bits of the mantissa are ignored.
-        MmaFormat::Tf32 => (f64::from(f32::from_bits(bits as u32 & !0x1FFF)), None),
-    };
-    let at = if second.is_some() { 8 * group + 2 * thread } else { 4 * group + thread };
-    std::iter::once((at, first)).chain(second.map(|value| (at + 1, value)))
+/// Puts the factors of one register where they belong: lane `4 g + t` holds, of line `g`, elements
+/// `2 t` and `2 t + 1` of the group's eight, or element `t` of four for TF32.
+fn spread(format: MmaFormat, row: &Row, group: usize, lines: &mut [[f64; K_MAX]]) {
+    for (g, line) in lines.iter_mut().enumerate() {
+        let quad = &row[4 * g..4 * g + 4];
+        match format {
+            MmaFormat::F16 => {
+                for (t, bits) in quad.iter().enumerate() {
+                    line[8 * group + 2 * t] = f64::from(widen(*bits as u16));
+                    line[8 * group + 2 * t + 1] = f64::from(widen((*bits >> 16) as u16));
+                }
+            }
+            MmaFormat::Bf16 => {
+                for (t, bits) in quad.iter().enumerate() {
+                    let (low, high) = ((*bits as u32) << 16, *bits as u32 & 0xFFFF_0000);
+                    line[8 * group + 2 * t] = f64::from(f32::from_bits(low));
+                    line[8 * group + 2 * t + 1] = f64::from(f32::from_bits(high));
+                }
+            }
+            MmaFormat::Tf32 => {
+                for (t, bits) in quad.iter().enumerate() {
+                    // The low 13 bits of the mantissa are ignored.
+                    line[4 * group + t] = f64::from(f32::from_bits(*bits as u32 & !0x1FFF));
+                }
+            }
+        }
+    }
 }
 
 /// f16 to f32 without branches: the exponent is re-biased by an exact product.
+#[inline(always)]
 fn widen(half: u16) -> f32 {
-    if half & 0x7C00 == 0x7C00 {
-        return f16::from_bits(half).to_f32();
-    }
-    let magnitude = f32::from_bits(u32::from(half & 0x7FFF) << 13) * f32::from_bits(0x7780_0000);
-    f32::from_bits(magnitude.to_bits() | u32::from(half & 0x8000) << 16)
+    let shifted = u32::from(half & 0x7FFF) << 13;
+    let magnitude = (f32::from_bits(shifted) * f32::from_bits(0x7780_0000)).to_bits();
+    let special = if half & 0x7C00 == 0x7C00 { 0x7F80_0000 } else { 0 };
+    f32::from_bits(magnitude | special | u32::from(half & 0x8000) << 16)
 }
 
 type Sums = [[f64; N]; M];
 
-fn multiply(left: &[[f64; K_MAX]; M], right: &[[f64; N]; K_MAX], sums: &mut Sums, depth: usize) {
+fn multiply(left: &[[f64; K_MAX]; M], right: &[[f64; K_MAX]; N], sums: &mut Sums, depth: usize) {
+    let mut columns = [[0f64; N]; K_MAX];
+    for (n, line) in right.iter().enumerate() {
+        for (k, value) in line.iter().enumerate() {
+            columns[k][n] = *value;
+        }
+    }
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the feature was detected.
-        unsafe { multiply_avx2(left, right, sums, depth) };
+        unsafe { multiply_avx2(left, &columns, sums, depth) };
         return;
     }
-    multiply_plain(left, right, sums, depth);
+    multiply_plain(left, &columns, sums, depth);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -175,19 +180,21 @@ fn multiply_plain(
     sums: &mut Sums,
     depth: usize,
 ) {
-    for m in 0..M {
-        let mut row = sums[m];
-        for k in 0..depth {
-            for n in 0..N {
-                row[n] += left[m][k] * right[k][n];
+    for (row, factors) in sums.iter_mut().zip(left) {
+        let mut total = *row;
+        for (factor, line) in factors.iter().zip(right).take(depth) {
+            for (sum, value) in total.iter_mut().zip(line) {
+                *sum += factor * value;
             }
         }
-        sums[m] = row;
+        *row = total;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use half::f16;
+
     use super::*;
 
     #[test]

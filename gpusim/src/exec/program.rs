@@ -216,11 +216,12 @@ pub(crate) type PredSource = (Option<PredIndex>, bool);
 
 /// What an instruction does.
 pub(crate) enum Action {
-    /// A function of registers.
+    /// A function of the first `count` sources.
     Compute {
         f: RowFn,
         destination: RowIndex,
         sources: [RowIndex; 4],
+        count: usize,
     },
     /// Addition and multiplication that set or use the carry flag.
     Carry {

@@ -76,27 +76,36 @@ pub(super) fn count_shared(
 
 /// Most distinct words that one bank has to deliver, and the fewest passes for that many words.
 fn bank_passes(addresses: &Addresses, width: usize, active: u32) -> (u64, u64) {
-    // A phase touches at most 32 distinct words, or 32 lanes times one.
-    let mut words = [[u32::MAX; LANES]; BANKS];
-    let mut used = [0u8; BANKS];
+    // Usually every bank has one word; then remembering that word is enough.
+    let mut word_of = [u32::MAX; BANKS];
     let mut distinct = 0u64;
     for lane in lanes_of(active) {
-        for word in 0..width.div_ceil(4) {
-            let word = (addresses[lane] / 4) as u32 + word as u32;
-            let bank = word as usize % BANKS;
-            let count = usize::from(used[bank]);
-            if words[bank][..count].contains(&word) {
-                continue;
-            }
-            if count < LANES {
-                words[bank][count] = word;
-                used[bank] += 1;
+        for part in 0..width.div_ceil(4) {
+            let word = (addresses[lane] / 4) as u32 + part as u32;
+            let slot = &mut word_of[word as usize % BANKS];
+            if *slot == u32::MAX {
+                *slot = word;
                 distinct += 1;
+            } else if *slot != word {
+                return conflicting_passes(addresses, width, active);
             }
         }
     }
-    let passes = used.iter().copied().max().map_or(1, u64::from);
-    (passes, distinct.div_ceil(BANKS as u64))
+    (1, distinct.div_ceil(BANKS as u64))
+}
+
+/// The same where some bank has several words.
+fn conflicting_passes(addresses: &Addresses, width: usize, active: u32) -> (u64, u64) {
+    let mut words: Vec<u32> = lanes_of(active)
+        .flat_map(|lane| (0..width.div_ceil(4)).map(move |part| (lane, part as u32)))
+        .map(|(lane, part)| (addresses[lane] / 4) as u32 + part)
+        .collect();
+    words.sort_unstable();
+    words.dedup();
+    let mut used = [0u64; BANKS];
+    words.iter().for_each(|word| used[*word as usize % BANKS] += 1);
+    let passes = used.iter().copied().max().unwrap_or(1);
+    (passes, (words.len() as u64).div_ceil(BANKS as u64))
 }
 
 #[cfg(test)]

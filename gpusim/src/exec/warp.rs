@@ -140,7 +140,7 @@ impl Warp {
         let position = if self.stop == Stop::Running { self.position } else { self.parked_at };
         let line = kernel.code.get(position).map_or(0, |instruction| instruction.line);
         let first = if self.mask != 0 { self.mask } else { self.parked };
-        let lane = trouble.lane.unwrap_or(first.trailing_zeros() as usize % LANES);
+        let lane = trouble.lane().unwrap_or(first.trailing_zeros() as usize % LANES);
         let text = kernel.source.lines().nth((line as usize).saturating_sub(1)).unwrap_or("");
         Fault {
             kernel: kernel.name.clone(),
@@ -148,7 +148,7 @@ impl Warp {
             thread: self.thread(block, lane),
             line,
             text: text.trim().to_string(),
-            what: trouble.what,
+            what: trouble.what().to_string(),
         }
     }
 
@@ -346,7 +346,7 @@ impl Warp {
         active: u32,
     ) -> Result<(), Trouble> {
         match action {
-            Action::Compute { f, destination, sources } => {
+            Action::Compute { f, destination, sources, .. } => {
                 let mut out = [0; LANES];
                 let [a, b, c, d] = sources.map(|row| &self.registers[usize::from(row)]);
                 f(&mut out, a, b, c, d);
@@ -461,7 +461,7 @@ impl Warp {
             let value = match op.kind {
                 CarryKind::Add => x + y + flag,
                 CarryKind::Sub => x.wrapping_sub(y).wrapping_sub(flag),
-                CarryKind::MadLow => (x * y & mask) + z + flag,
+                CarryKind::MadLow => ((x * y) & mask) + z + flag,
                 CarryKind::MadHigh { signed } => high_product(x, y, op.bits, signed) + z + flag,
             };
             out[lane] = (value & mask) as u64; // at most 64 bits are left

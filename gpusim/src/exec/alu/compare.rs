@@ -112,21 +112,24 @@ fn integer_relation<T: Lane + Ord>(name: &str) -> Option<MaskFn> {
 
 /// Ordered relations are false for NaN, unordered ones (`…u`) true.
 fn float_relation(name: &str) -> Option<fn(f64, f64) -> bool> {
+    fn unordered(a: f64, b: f64) -> bool {
+        a.is_nan() || b.is_nan()
+    }
     Some(match name {
         "eq" => |a, b| a == b,
-        "ne" => |a, b| a < b || a > b,
+        "ne" => |a, b| !unordered(a, b) && a != b,
         "lt" => |a, b| a < b,
         "le" => |a, b| a <= b,
         "gt" => |a, b| a > b,
         "ge" => |a, b| a >= b,
-        "equ" => |a, b| !(a < b || a > b),
+        "equ" => |a, b| unordered(a, b) || a == b,
         "neu" => |a, b| a != b,
-        "ltu" => |a, b| !(a >= b),
-        "leu" => |a, b| !(a > b),
-        "gtu" => |a, b| !(a <= b),
-        "geu" => |a, b| !(a < b),
-        "num" => |a, b| !a.is_nan() && !b.is_nan(),
-        "nan" => |a, b| a.is_nan() || b.is_nan(),
+        "ltu" => |a, b| unordered(a, b) || a < b,
+        "leu" => |a, b| unordered(a, b) || a <= b,
+        "gtu" => |a, b| unordered(a, b) || a > b,
+        "geu" => |a, b| unordered(a, b) || a >= b,
+        "num" => |a, b| !unordered(a, b),
+        "nan" => unordered,
         _ => return None,
     })
 }

@@ -138,7 +138,7 @@ type Writer = Box<dyn Fn(f64, f64) -> u64 + Send + Sync>;
 fn writer(to: Type, modes: Modes) -> Option<Writer> {
     let clamp = move |x: f64| {
         if modes.saturate {
-            x.max(0.0).min(1.0)
+            if x.is_nan() { 0.0 } else { x.clamp(0.0, 1.0) }
         } else if modes.relu && x < 0.0 {
             0.0
         } else {

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 
 use super::Opcode;
 use super::float::least;
-use super::rounding::{Modes, Rounding, odd_sum, to_bf16, to_f16, two_sum};
+use super::rounding::{Modes, Rounding, odd_sum, saturate, to_bf16, to_f16, two_sum};
 use crate::exec::lanes::{Lane, RowFn, Two, binary, ternary, unary};
 use crate::ptx::types::Kind;
 
@@ -127,7 +127,7 @@ fn fma<T: Half>(a: T, b: T, c: T, modes: Modes) -> T {
 
 fn clamp(x: f32, modes: Modes) -> f32 {
     if modes.saturate {
-        x.max(0.0).min(1.0) + 0.0
+        saturate(x)
     } else if modes.relu && x < 0.0 {
         0.0
     } else {

@@ -60,8 +60,7 @@ impl Modes {
     pub(crate) fn output(self, x: f32) -> f32 {
         let x = self.input(x);
         if self.saturate {
-            // max first: it turns NaN into 0.
-            return x.max(0.0).min(1.0) + 0.0;
+            return saturate(x);
         }
         if self.relu && x < 0.0 { 0.0 } else { x }
     }
@@ -70,6 +69,11 @@ impl Modes {
     pub(crate) fn round(self, high: f64, low: f64) -> f32 {
         round_sum(high, low, self.rounding)
     }
+}
+
+/// Clamps to [0, 1]; NaN and -0 become 0.
+pub(crate) fn saturate(x: f32) -> f32 {
+    if x.is_nan() { 0.0 } else { x.clamp(0.0, 1.0) + 0.0 }
 }
 
 /// `a + b` as an unevaluated sum of two f64: the rounded sum and its exact error.

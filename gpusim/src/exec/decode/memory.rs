@@ -21,7 +21,7 @@ impl Decoder<'_> {
     }
 
     fn load(&mut self, op: &Opcode<'_>, statement: &Statement) -> Result<Action, PtxError> {
-        let [destination, address] = statement.operands.as_slice() else {
+        let [destination, address] = without_hint(op, &statement.operands) else {
             return Ok(Action::Unknown);
         };
         let line = statement.line;
@@ -35,7 +35,9 @@ impl Decoder<'_> {
     }
 
     fn store(&mut self, op: &Opcode<'_>, statement: &Statement) -> Result<Action, PtxError> {
-        let [address, source] = statement.operands.as_slice() else { return Ok(Action::Unknown) };
+        let [address, source] = without_hint(op, &statement.operands) else {
+            return Ok(Action::Unknown);
+        };
         let line = statement.line;
         let registers = self.sources(line, source, op.ty().bits)?;
         let mut access = self.access(op, line, address)?;
@@ -125,7 +127,7 @@ impl Decoder<'_> {
         if op.has("wait_all") {
             return Ok(Action::CopyWait(None));
         }
-        let operands = statement.operands.as_slice();
+        let operands = without_hint(op, &statement.operands);
         if op.has("wait_group") {
             let [Operand::Int(groups)] = operands else { return Ok(Action::Unknown) };
             return Ok(Action::CopyWait(usize::try_from(*groups).ok()));
@@ -167,6 +169,14 @@ impl Decoder<'_> {
         let (address, offset, _) = self.address(line, address)?;
         let registers = rows.into_iter().map(|(row, _)| row).collect();
         Ok(Action::LoadMatrix { registers, address, offset, transposed: op.has("trans") })
+    }
+}
+
+/// The operands without the cache policy that `.L2::cache_hint` appends.
+fn without_hint<'a>(op: &Opcode<'_>, operands: &'a [Operand]) -> &'a [Operand] {
+    match operands {
+        [rest @ .., _] if op.has("L2::cache_hint") => rest,
+        _ => operands,
     }
 }
 

@@ -3,10 +3,12 @@
 //! An opcode that is not known decodes to an action that stops with its text when it is reached,
 //! so that one exotic instruction does not make the rest of a module useless.
 
+mod compact;
 mod control;
 mod memory;
 mod names;
 mod operands;
+mod rows;
 mod statement;
 mod tensor;
 mod writes;
@@ -87,13 +89,14 @@ impl<'m> Decoder<'m> {
                 *target = self.frames[&name].start;
             }
         }
-        let layout = self.names.finish();
+        let mut layout = self.names.finish();
         let params: Vec<Param> =
             kernel_params(function).into_iter().map(|(_, param)| param).collect();
         let has_global_atomics = self.code.iter().any(|instruction| {
             matches!(&instruction.action, Action::Atomic(atomic) if atomic.may_be_global())
         });
         let writes = writes::written_params(&self.code, &layout.constants, &params);
+        layout.renumber(&mut self.code);
         Ok(Kernel {
             name: function.name.clone(),
             code: self.code,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::exec::program::{Param, PredIndex, RowIndex, Special};
+use crate::exec::program::{Instruction, Param, PredIndex, RowIndex, Special};
 use crate::ptx::types::{Kind, Type};
 use crate::ptx::{Module, PtxError, RegisterNames, Space, Variable};
 
@@ -41,6 +41,19 @@ pub(super) struct Layout {
     pub(super) dynamic_shared_at: usize,
     pub(super) local_bytes: usize,
     pub(super) registers_estimate: u32,
+}
+
+impl Layout {
+    /// Lets registers share rows, see [`super::compact`].
+    pub(super) fn renumber(&mut self, code: &mut [Instruction]) {
+        let constants = self.constants.iter().map(|(row, _)| *row);
+        let pinned: Vec<RowIndex> =
+            constants.chain(self.specials.iter().map(|(row, _)| *row)).collect();
+        let (rows, moved) = super::compact::compact(code, self.rows, &pinned);
+        self.rows = rows;
+        self.constants.iter_mut().for_each(|(row, _)| *row = moved[row]);
+        self.specials.iter_mut().for_each(|(row, _)| *row = moved[row]);
+    }
 }
 
 /// All names visible while a kernel is decoded.

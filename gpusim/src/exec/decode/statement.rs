@@ -22,8 +22,8 @@ impl Decoder<'_> {
             "add" | "sub" | "mad" if op.has("cc") => self.carry(&op, statement),
             "addc" | "subc" | "madc" => self.carry(&op, statement),
             "ld" | "ldu" | "st" | "atom" | "red" | "cp" | "ldmatrix" => self.memory(&op, statement),
-            "prefetch" | "prefetchu" | "discard" | "applypriority" | "nanosleep" | "pmevent"
-            | "griddepcontrol" => Ok(Action::Nothing),
+            "createpolicy" | "prefetch" | "prefetchu" | "discard" | "applypriority"
+            | "nanosleep" | "pmevent" | "griddepcontrol" => Ok(Action::Nothing),
             "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "bar" | "barrier" | "membar"
             | "fence" | "brkpt" => self.control(&op, statement),
             "mma" | "shfl" | "vote" | "match" | "redux" | "activemask" => {
@@ -49,7 +49,8 @@ impl Decoder<'_> {
             let bits = if op.has("wide") && index == 2 { 64 } else { width };
             sources[index] = self.source(line, operand, bits)?;
         }
-        Ok(Action::Compute { f, destination: self.destination(line, destination)?, sources })
+        let destination = self.destination(line, destination)?;
+        Ok(Action::Compute { f, destination, sources, count: operands.len() })
     }
 
     fn set_predicate(

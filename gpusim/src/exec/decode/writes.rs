@@ -65,7 +65,9 @@ fn flow(
         *origins.entry(destination).or_default() |= origin;
     };
     match action {
-        Action::Compute { destination, sources, .. } => join(*destination, sources),
+        Action::Compute { destination, sources, count, .. } => {
+            join(*destination, &sources[..*count]);
+        }
         Action::Carry { destination, sources, .. } => join(*destination, sources),
         Action::Select { destination, a, b, .. } => join(*destination, &[*a, *b]),
         Action::Pack { destination, parts, .. } => join(*destination, parts),
