@@ -53,6 +53,6 @@ fn worked_examples_stay_within_the_spread_of_roundings() {
     let mut drafter = gpu::drafter(&cases::checkpoint(), options);
     let all = std::env::var_os("DSPARK_TEST_ALL").is_some();
     let wanted = |name: &str| all || CASES.contains(&name);
-    let answers = blocks(wanted, |planned, choices| run(&mut *drafter, planned, choices));
+    let answers = blocks(wanted, |planned, choices| run(&mut drafter, planned, choices));
     accept("cuda/f32", &answers, 0.0);
 }

@@ -27,7 +27,7 @@ fn alone(drafter: &mut CudaDrafter) -> Vec<Bits> {
 fn a_request_has_the_same_bits_alone_and_in_any_company_and_order() {
     let mut drafter = drafter(CudaOptions::default());
     let requests = four();
-    let alone = alone(&mut *drafter);
+    let alone = alone(&mut drafter);
     assert!(alone.iter().all(|bits| bits.finite));
     let order = [2, 3, 1, 0];
     let batch: Vec<Request> = order.iter().map(|&i| requests[i].clone()).collect();
