@@ -228,3 +228,16 @@ fn swap_taps(from: &str, to: &str) {
     }
     writer.finish().unwrap();
 }
+
+#[test]
+fn a_second_worker_serves_as_the_local_drafter() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("a.trace");
+    synth(&trace, "30", "2");
+    let (remote, local) = (Worker::start(&["--demo"]), Worker::start(&["--demo"]));
+    let (endpoint, second) = (remote.drafting().to_string(), local.drafting().to_string());
+    let shadow = ["--policy", "shadow", "--local", &second, "--min-agreement", "1"];
+    let (doc, code) = replay(&trace, &endpoint, &shadow);
+    assert_eq!((code, &doc["local"]["agreement"]), (0, &1.0.into()), "{doc:#}");
+    assert!(doc["local"]["blocks"].as_u64().unwrap() > 30);
+}
