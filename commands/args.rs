@@ -80,7 +80,13 @@ pub(crate) struct ComputeArgs {
     #[arg(long, env = "DSPARK_BACKEND", hide_env_values = true, default_value = "auto")]
     pub(crate) backend: Backend,
     /// Index of the GPU
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "DSPARK_DEVICE",
+        hide_env_values = true,
+        default_value_t = 0
+    )]
     pub(crate) device: u32,
     /// Rounding of activations: bf16 as the engine's, or f32 with nothing rounded after load (CPU only)
     #[arg(long, env = "DSPARK_PRECISION", hide_env_values = true, default_value = "bf16")]
