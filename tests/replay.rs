@@ -127,8 +127,10 @@ fn a_silent_worker_trips_the_breaker_and_resilience_drafts_locally() {
     let resilient = [&silent[..], &["--policy", "resilience"]].concat();
     let (doc, code) = replay(&trace, &endpoint, &resilient);
     assert_eq!(code, 0, "{doc:#}");
-    // 3 failures open the breaker; then 10 rounds without a STEP and one probe, three times over.
-    assert_eq!(doc["fallback"]["cooldown"], 30, "{doc:#}");
+    // 3 failures open the breaker; then 10 rounds without a STEP and one failing probe, three times over,
+    // and 4 rounds of the next cooldown.
+    assert_eq!(doc["failed"], 6, "{doc:#}");
+    assert_eq!(doc["fallback"]["cooldown"], 34, "{doc:#}");
     assert_eq!((&doc["used"]["remote"], &doc["used"]["zeros"]), (&0.into(), &0.into()));
     assert!(doc["used"]["local"].as_u64().unwrap() > 30);
     let (_, code) = replay(&trace, &endpoint, &[&silent[..], &["--on-fail", "raise"]].concat());
