@@ -426,13 +426,16 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// `12`, `0x1F`, `017`, `12U`, `0f3F800000`, `0d3FF0000000000000`.
+/// `12`, `0x1F`, `017`, `12U`, `0f3F800000`, `0d3FF0000000000000`, `1.5`.
 fn literal(word: &str) -> Option<Operand> {
     if let Some(hex) = word.strip_prefix("0f").or_else(|| word.strip_prefix("0F")) {
         return u32::from_str_radix(hex, 16).ok().map(Operand::F32);
     }
     if let Some(hex) = word.strip_prefix("0d").or_else(|| word.strip_prefix("0D")) {
         return u64::from_str_radix(hex, 16).ok().map(Operand::F64);
+    }
+    if word.contains('.') {
+        return word.parse().ok().map(|value: f64| Operand::F64(value.to_bits()));
     }
     let digits = word.trim_end_matches('U');
     let value = if let Some(hex) = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
@@ -503,6 +506,18 @@ $L__BB0_1:
         assert!(matches!(statements[3].operands[0], Operand::Pair(..)));
         assert_eq!(statements[3].operands[4], Operand::Int(u64::MAX));
         assert_eq!(statements[4].operands[1], Operand::F32(0x3F80_0000));
+    }
+
+    #[test]
+    fn numbers_are_read_in_every_notation() {
+        let f64_bits = |value: f64| Some(Operand::F64(value.to_bits()));
+        assert_eq!(literal("0x1F"), Some(Operand::Int(31)));
+        assert_eq!(literal("017"), Some(Operand::Int(15)));
+        assert_eq!(literal("12U"), Some(Operand::Int(12)));
+        assert_eq!(literal("0f3F800000"), Some(Operand::F32(1f32.to_bits())));
+        assert_eq!(literal("0d3FF0000000000000"), f64_bits(1.0));
+        assert_eq!(literal("1.5"), f64_bits(1.5));
+        assert_eq!(literal("1.5x"), None);
     }
 
     #[test]

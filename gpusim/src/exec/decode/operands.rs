@@ -28,6 +28,11 @@ impl Decoder<'_> {
         match operand {
             Operand::Int(value) => self.names.constant(cut(*value)),
             Operand::F32(value) => self.names.constant(u64::from(*value)),
+            // A decimal number is an f64 that becomes an f32 where one is wanted.
+            Operand::F64(value) if bits == 32 => {
+                let narrow = f64::from_bits(*value) as f32;
+                self.names.constant(u64::from(narrow.to_bits()))
+            }
             Operand::F64(value) => self.names.constant(*value),
             Operand::Name(name) => self.named_source(line, name),
             Operand::Address { base, offset } => {
