@@ -13,6 +13,7 @@ const ORDER: &[(&str, &[&str])] = &[
     ("geometry", &[]),
     ("digest", &[]),
     ("buffer", &[]),
+    ("random", &[]),
     ("plan", &[]),
     ("protocol", &[]),
     ("window", &[]),
