@@ -45,7 +45,8 @@ pub(crate) enum ColorWhen {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ControlUrl {
     /// Worker to ask; use its control listener, a drafting listener would drop the live client
-    #[arg(value_name = "URL", env = "DSPARK_CONTROL", hide_env_values = true, default_value = CONTROL)]
+    #[arg(value_name = "URL", env = "DSPARK_CONTROL", hide_env_values = true, default_value = CONTROL,
+        value_parser = control_url)]
     pub(crate) url: Endpoint,
     /// Give up after this long (50ms, 2s; a bare number is milliseconds)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration)]
@@ -123,6 +124,19 @@ pub(crate) enum Rounding {
     Bf16,
     /// Single precision
     F32,
+}
+
+/// Parses the URL of a control listener. `off` is what a worker's environment file may say, and the tools
+/// read the same variable.
+fn control_url(text: &str) -> Result<Endpoint, String> {
+    if text == "off" {
+        return Err(
+            "DSPARK_CONTROL=off starts a worker without a control listener, so there is none \
+                    to ask; give its URL, or unset the variable to ask the default one"
+                .into(),
+        );
+    }
+    text.parse().map_err(|e| format!("{e}"))
 }
 
 /// Parses `50ms`, `2s`, `1m 30s`; a bare number is milliseconds.

@@ -47,10 +47,10 @@ pub(crate) fn settings(command: &Command, matches: &ArgMatches) -> Vec<Setting> 
         };
         Some(Setting { name: format!("--{name}"), value, origin })
     });
-    let others = FLAGLESS.iter().map(|name| {
+    let others = FLAGLESS.into_iter().map(|(name, _)| {
         let value = std::env::var(name).ok();
-        let origin = if value.is_some() { *name } else { "not set" };
-        Setting { name: (*name).into(), value, origin: origin.into() }
+        let origin = if value.is_some() { name } else { "not set" };
+        Setting { name: name.into(), value, origin: origin.into() }
     });
     flags.chain(others).collect()
 }

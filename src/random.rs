@@ -4,9 +4,14 @@
 /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014):
 /// integer arithmetic only, so a seed means the same bytes on every platform.
 #[derive(Clone, Copy, Debug)]
-pub struct SplitMix64(pub u64);
+pub struct SplitMix64(u64);
 
 impl SplitMix64 {
+    /// The generator of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// The generator of a seed and two coordinates: near coordinates give unrelated streams.
     pub fn at(seed: u64, a: u64, b: u64) -> Self {
         let mut outer = Self(seed);
@@ -43,11 +48,19 @@ mod tests {
     #[test]
     fn the_generator_gives_the_published_sequence() {
         // First outputs for seed 1234567 of the reference implementation (prng.di.unimi.it/splitmix64.c).
-        let mut generator = SplitMix64(1_234_567);
+        let mut generator = SplitMix64::new(1_234_567);
         let first = [0; 3].map(|_| generator.next());
         assert_eq!(
             first,
             [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
         );
+    }
+
+    #[test]
+    fn draws_stay_in_their_ranges() {
+        let mut generator = SplitMix64::at(1, 2, 3);
+        assert!((0..1000).all(|_| (0..7).contains(&generator.below(7))));
+        assert!((0..1000).all(|_| (0.0..1.0).contains(&generator.unit())));
+        assert_eq!((generator.below(0), generator.below(-3)), (0, 0));
     }
 }

@@ -12,6 +12,8 @@ use dspark::trace::{
     Scenario, ScenarioSet, SynthOptions, TraceInfo, TraceReader, TraceWriter, synth, synth_header,
 };
 
+use serde_json::json;
+
 use crate::args::ModelArgs;
 use crate::exit::{Code, Failure, OrExit, Outcome};
 use crate::output::{Output, count};
@@ -30,15 +32,27 @@ pub(crate) enum TraceCommand {
     Synth(SynthArgs),
 }
 
+const INFO_EXAMPLES: &str = "\
+Examples:
+  dspark trace info round.trace
+  zstd -dc round.trace.zst | dspark trace info - --json";
+
 /// Arguments of `dspark trace info`.
 #[derive(Args, Debug)]
+#[command(after_help = INFO_EXAMPLES)]
 pub(crate) struct InfoArgs {
     /// Trace file; '-' reads stdin
     trace: PathBuf,
 }
 
+const SYNTH_EXAMPLES: &str = "\
+Examples:
+  dspark trace synth --demo --rounds 500 --seed 7 --output load.trace
+  dspark trace synth --checkpoint /data/dspark/pack --requests 1 --scenario rollback -o r.trace";
+
 /// Arguments of `dspark trace synth`.
 #[derive(Args, Debug)]
+#[command(after_help = SYNTH_EXAMPLES)]
 pub(crate) struct SynthArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -196,11 +210,16 @@ fn write_synthetic(args: &SynthArgs, output: &Output) -> Outcome {
     synth(&header, &options, &mut writer).or_exit(Code::BadInput)?;
     let bytes = writer.bytes();
     writer.finish().or_exit(Code::BadInput)?;
-    output.note(format_args!(
-        "{}: {} rounds, {} bytes",
-        args.output.display(),
-        count(args.rounds),
-        count(bytes)
-    ));
+    written(&args.output, ("rounds", args.rounds), bytes, output)
+}
+
+/// Says what was written: the path, how many rounds or records, and the bytes.
+fn written(path: &Path, (what, n): (&str, u64), bytes: u64, output: &Output) -> Outcome {
+    let path = path.display().to_string();
+    if output.json() {
+        let doc = json!({ "schema": 1, "trace": path, what: n, "bytes": bytes });
+        return Ok(output.document(&doc, false)?);
+    }
+    output.note(format_args!("{path}: {} {what}, {} bytes", count(n), count(bytes)));
     Ok(())
 }

@@ -84,6 +84,35 @@ pub enum Difference {
     },
 }
 
+impl Difference {
+    /// Base name of the file.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Missing { name }
+            | Self::Unreadable { name, .. }
+            | Self::Size { name, .. }
+            | Self::Hash { name, .. } => name,
+        }
+    }
+
+    /// What is wrong, in one word for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Missing { .. } => "missing",
+            Self::Unreadable { .. } => "unreadable",
+            Self::Size { .. } | Self::Hash { .. } => "differs",
+        }
+    }
+
+    /// The digest of what was found, where it could be read.
+    pub fn found(&self) -> Option<Sha256Digest> {
+        match self {
+            Self::Missing { .. } | Self::Unreadable { .. } => None,
+            Self::Size { found, .. } | Self::Hash { found, .. } => Some(*found),
+        }
+    }
+}
+
 /// Files that are not what the receipt says.
 #[derive(Debug)]
 pub struct VerifyError {

@@ -157,7 +157,7 @@ impl Fault {
     /// Corrupts a reply to a STEP so that rank 0 has to refuse it: one byte that is compared with the
     /// request, or every byte.
     pub fn garble(&self, reply: &mut [u8]) {
-        let mut rng = SplitMix64(self.entropy);
+        let mut rng = SplitMix64::new(self.entropy);
         let flip = u8::try_from(rng.next() % 255 + 1).expect("1 ..= 255");
         if rng.next().is_multiple_of(4) {
             for byte in reply.iter_mut() {
@@ -180,7 +180,7 @@ impl Fault {
 
     /// Bytes that arrive of a reply of `len` bytes, fewer than `len`.
     pub fn truncated_len(&self, len: usize) -> usize {
-        let short = SplitMix64(self.entropy).next() % (len as u64).max(1);
+        let short = SplitMix64::new(self.entropy).next() % (len as u64).max(1);
         usize::try_from(short).expect("below len")
     }
 }
@@ -225,10 +225,7 @@ impl FaultSchedule {
     }
 
     fn stream(&self, round: u64, kind: FaultKind) -> SplitMix64 {
-        let mut outer = SplitMix64(self.seed);
-        let seed = outer.next();
-        let mut inner = SplitMix64(seed ^ round);
-        SplitMix64(inner.next() ^ kind.index() as u64)
+        SplitMix64::at(self.seed, round, kind.index() as u64)
     }
 }
 
