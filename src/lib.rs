@@ -4,8 +4,8 @@
 //!
 //! - [`geometry`]: the numbers both ends of the wire agree on.
 //! - [`digest`]: SHA-256 of bytes and files.
+//! - [`random`]: numbers that a seed repeats.
 //! - [`buffer`]: memory one frame is received into.
-//! - `random`: numbers drawn from a seed.
 //! - [`plan`]: what one STEP asks of a backend.
 //! - [`protocol`]: bytes to messages and back.
 //! - [`window`]: which positions a slot holds.
@@ -29,7 +29,7 @@ pub mod exl3;
 pub mod geometry;
 pub mod plan;
 pub mod protocol;
-mod random;
+pub mod random;
 pub mod ring;
 pub mod session;
 pub mod shadow;

@@ -1,25 +1,27 @@
-//! Numbers drawn from a seed, for synthetic traces and injected faults. Not for secrets.
+//! Reproducible random numbers, from a seed and coordinates. Not for secrets.
+#![forbid(unsafe_code)]
 
 /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014):
 /// integer arithmetic only, so a seed means the same bytes on every platform.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SplitMix64(u64);
+pub struct SplitMix64(u64);
 
 impl SplitMix64 {
     /// The generator of a seed.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// The generator of a seed and two coordinates: near coordinates give unrelated streams.
-    pub(crate) fn at(seed: u64, a: u64, b: u64) -> Self {
+    pub fn at(seed: u64, a: u64, b: u64) -> Self {
         let mut outer = Self(seed);
         let mut middle = Self(outer.next() ^ a);
         Self(middle.next() ^ b)
     }
 
     /// The next 64 bits.
-    pub(crate) fn next(&mut self) -> u64 {
+    #[expect(clippy::should_implement_trait, reason = "an iterator would have to end")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -27,14 +29,14 @@ impl SplitMix64 {
     }
 
     /// A number in `0 .. n`, or 0 for an `n` of 0 or less. The bias is below 2⁻³² for the small `n` used.
-    pub(crate) fn below(&mut self, n: i64) -> i64 {
+    pub fn below(&mut self, n: i64) -> i64 {
         let n = u64::try_from(n).unwrap_or(0);
         let high = (u128::from(self.next()) * u128::from(n)) >> 64;
         i64::try_from(high).expect("below n")
     }
 
     /// Uniform in [0, 1) with 53 bits.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }

@@ -12,8 +12,8 @@ use std::path::Path;
 const ORDER: &[(&str, &[&str])] = &[
     ("geometry", &[]),
     ("digest", &[]),
-    ("buffer", &[]),
     ("random", &[]),
+    ("buffer", &[]),
     ("plan", &[]),
     ("protocol", &[]),
     ("window", &[]),
