@@ -88,7 +88,8 @@ type BuildError = Box<dyn Error + Send + Sync>;
 
 /// How to build the drafter that flags name.
 pub(crate) struct BackendChoice {
-    cuda: Option<CudaOptions>,
+    /// Where a GPU was looked for: how to draft on it, or why not.
+    cuda: Option<Result<CudaOptions, BackendUnavailable>>,
     cpu: CpuOptions,
     cuda_only: bool,
 }
@@ -130,12 +131,12 @@ impl BackendChoice {
     }
 
     fn build(self, checkpoint: &Checkpoint) -> Result<Built, BuildError> {
-        if let Some(cuda) = self.cuda {
-            match CudaDrafter::new(checkpoint, cuda) {
-                Ok(drafter) => return Ok(Built::Cuda(Box::new(drafter))),
-                Err(error) if self.cuda_only => return Err(error.into()),
-                Err(error) => tracing::warn!("drafting on the CPU: {error}"),
-            }
+        match self.cuda.map(|cuda| cuda.map(|cuda| CudaDrafter::new(checkpoint, cuda))) {
+            Some(Ok(Ok(drafter))) => return Ok(Built::Cuda(Box::new(drafter))),
+            Some(Ok(Err(error))) if self.cuda_only => return Err(error.into()),
+            Some(Ok(Err(error))) => tracing::warn!("drafting on the CPU: {error}"),
+            Some(Err(unavailable)) => tracing::info!("drafting on the CPU: {unavailable}"),
+            None => {}
         }
         build_cpu(checkpoint, self.cpu)
     }
@@ -175,7 +176,9 @@ fn logits(compute: &ComputeArgs) -> Logits {
 }
 
 /// How to draft on a GPU, where one is asked for or usable.
-fn choose_cuda(compute: &ComputeArgs) -> Result<Option<CudaOptions>, Failure> {
+fn choose_cuda(
+    compute: &ComputeArgs,
+) -> Result<Option<Result<CudaOptions, BackendUnavailable>>, Failure> {
     let rounds = compute.precision == Rounding::Bf16;
     match compute.backend {
         Backend::Cpu => return Ok(None),
@@ -187,17 +190,15 @@ fn choose_cuda(compute: &ComputeArgs) -> Result<Option<CudaOptions>, Failure> {
         Backend::Auto | Backend::Cuda => {}
     }
     match cuda::probe(compute.device) {
-        Ok(_) => Ok(Some(CudaOptions {
+        Ok(_) => Ok(Some(Ok(CudaOptions {
             device: compute.device,
             logits: logits(compute),
             max_slots: compute.max_slots,
             ..CudaOptions::default()
-        })),
+        }))),
         Err(unavailable) if compute.backend == Backend::Cuda => Err(unusable(&unavailable)),
-        Err(unavailable) => {
-            tracing::info!("drafting on the CPU: {unavailable}");
-            Ok(None)
-        }
+        // Said when it is built: a usage error should not begin with it.
+        Err(unavailable) => Ok(Some(Err(unavailable))),
     }
 }
 
