@@ -88,8 +88,7 @@ type BuildError = Box<dyn Error + Send + Sync>;
 
 /// How to build the drafter that flags name.
 pub(crate) struct BackendChoice {
-    /// Where a GPU was looked for: how to draft on it, or why not.
-    cuda: Option<Result<CudaOptions, BackendUnavailable>>,
+    cuda: Option<CudaOptions>,
     cpu: CpuOptions,
     cuda_only: bool,
 }
@@ -131,12 +130,12 @@ impl BackendChoice {
     }
 
     fn build(self, checkpoint: &Checkpoint) -> Result<Built, BuildError> {
-        match self.cuda.map(|cuda| cuda.map(|cuda| CudaDrafter::new(checkpoint, cuda))) {
-            Some(Ok(Ok(drafter))) => return Ok(Built::Cuda(Box::new(drafter))),
-            Some(Ok(Err(error))) if self.cuda_only => return Err(error.into()),
-            Some(Ok(Err(error))) => tracing::warn!("drafting on the CPU: {error}"),
-            Some(Err(unavailable)) => tracing::info!("drafting on the CPU: {unavailable}"),
-            None => {}
+        if let Some(cuda) = self.cuda {
+            match CudaDrafter::new(checkpoint, cuda) {
+                Ok(drafter) => return Ok(Built::Cuda(Box::new(drafter))),
+                Err(error) if self.cuda_only => return Err(error.into()),
+                Err(error) => tracing::warn!("drafting on the CPU: {error}"),
+            }
         }
         build_cpu(checkpoint, self.cpu)
     }
@@ -176,9 +175,7 @@ fn logits(compute: &ComputeArgs) -> Logits {
 }
 
 /// How to draft on a GPU, where one is asked for or usable.
-fn choose_cuda(
-    compute: &ComputeArgs,
-) -> Result<Option<Result<CudaOptions, BackendUnavailable>>, Failure> {
+fn choose_cuda(compute: &ComputeArgs) -> Result<Option<CudaOptions>, Failure> {
     let rounds = compute.precision == Rounding::Bf16;
     match compute.backend {
         Backend::Cpu => return Ok(None),
@@ -190,15 +187,17 @@ fn choose_cuda(
         Backend::Auto | Backend::Cuda => {}
     }
     match cuda::probe(compute.device) {
-        Ok(_) => Ok(Some(Ok(CudaOptions {
+        Ok(_) => Ok(Some(CudaOptions {
             device: compute.device,
             logits: logits(compute),
             max_slots: compute.max_slots,
             ..CudaOptions::default()
-        }))),
+        })),
         Err(unavailable) if compute.backend == Backend::Cuda => Err(unusable(&unavailable)),
-        // Said when it is built: a usage error should not begin with it.
-        Err(unavailable) => Ok(Some(Err(unavailable))),
+        Err(unavailable) => {
+            tracing::info!("drafting on the CPU: {unavailable}");
+            Ok(None)
+        }
     }
 }
 
