@@ -90,6 +90,11 @@ pub(crate) struct ServeArgs {
         default_value = "60s", value_parser = args::positive_duration, help_heading = "Service")]
     stall_limit: Duration,
     /// Load and verify everything, print modules, memory and the origin of every setting, and exit
+    /// Use the GPU whenever it was idle for TIME, so that its clocks stay up; a STEP that comes meanwhile
+    /// waits for one pass over no rows. 'off' lets it rest
+    #[arg(long, value_name = "TIME", env = "DSPARK_KEEP_WARM", hide_env_values = true,
+        default_value = "off", value_parser = keep_warm, help_heading = "Service")]
+    keep_warm: KeepWarm,
     #[arg(long, help_heading = "Service")]
     check: bool,
 }
@@ -109,6 +114,17 @@ enum MetricsListen {
 }
 
 fn metrics_address(text: &str) -> Result<MetricsListen, String> {
+/// `--keep-warm`: a time or `off`.
+#[derive(Clone, Copy, Debug)]
+struct KeepWarm(Option<Duration>);
+
+fn keep_warm(text: &str) -> Result<KeepWarm, String> {
+    match text {
+        "off" => Ok(KeepWarm(None)),
+        time => args::positive_duration(time).map(|time| KeepWarm(Some(time))),
+    }
+}
+
     match text {
         "off" => Ok(MetricsListen::Off),
         address => address
@@ -178,6 +194,7 @@ pub(crate) fn run(args: ServeArgs, settings: &[Setting], output: &Output) -> Out
         }
     })?;
     // Before anybody hears that the worker is ready, and may end it.
+        keep_warm: args.keep_warm.0,
     let signals = Signals::listen().or_exit(Code::Failed)?;
     if let Err(error) = about.print(&running, output) {
         tracing::warn!(%error, "nobody reads the start-up lines");
@@ -185,6 +202,9 @@ pub(crate) fn run(args: ServeArgs, settings: &[Setting], output: &Output) -> Out
     service::ready();
     wait(running, signals, args.stall_limit)
 }
+    if args.keep_warm.0.is_some() && running.stats.lock().facts().backend.backend == "cpu" {
+        tracing::warn!("--keep-warm has no use on the CPU");
+    }
 
 fn address(endpoint: &Endpoint) -> Result<SocketAddr, Failure> {
     if endpoint.scheme != Scheme::Tcp {
