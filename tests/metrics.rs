@@ -96,6 +96,7 @@ fn metrics_say_what_stats_say_under_the_names_of_vllm() {
         ("dspark_rows_bytes_total", "rows_bytes"),
         ("dspark_drafted_requests_total", "drafted_requests"),
         ("dspark_worker_seconds_count", "steps"),
+        ("dspark_receive_seconds_count", "steps"),
     ] {
         equal(series, stats[key].as_f64().unwrap());
     }

@@ -425,6 +425,7 @@ async fn serve_one(
             Err(reason) => return End::Closed(Some(reason)),
         };
         let handled = shared.handle(&mut seat, buffer.frame(len), reply);
+        shared.worker.borrow().stats().lock().received(buffer.frame(len), connection.receiving());
         if handled == Handled::ReplyAndEnd {
             // Whether the client gets the answer changes nothing any more.
             let _ = connection.send(reply).await;
