@@ -30,7 +30,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use device::{BackendUnavailable, Capability, DeviceError, DeviceFacts, probe};
-pub use head::MarkovCounters;
 pub use linears::UnsupportedLayer;
 pub use memory::MemoryPlan;
 pub use shape::UnsupportedShape;
@@ -48,7 +47,7 @@ use self::upload::{Counter, Uploader, place, supported};
 use super::cpu::Logits;
 use super::stage::StageObserver;
 use super::weights::{LoadReport, Weights, WeightsError};
-use super::{BackendInfo, DraftBlocks, DraftError, Drafter};
+use super::{BackendInfo, DraftBlocks, DraftError, Drafter, MarkovCounters};
 use crate::buffer::{FrameBuffer, FrameMemory};
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, GeometryError};
@@ -241,6 +240,17 @@ impl CudaDrafter {
         Ok(())
     }
 
+    /// One pass over no rows, as a STEP runs it.
+    fn run_nothing(&mut self) -> Result<(), DeviceError> {
+        let engine = &self.engine;
+        self.staging.upload_nothing(engine)?;
+        if let Some(graphs) = &self.graphs {
+            graphs.context(1)?;
+            graphs.block(1, 1)?;
+        }
+        engine.device.synchronize()
+    }
+
     /// What a device error means: after a fault of a kernel nothing on this device works again before the
     /// process ends.
     fn failure(&self, error: DeviceError) -> DraftError {
@@ -267,6 +277,14 @@ impl Drafter for CudaDrafter {
             kv: "bf16",
             gpu_mem_bytes: self.memory.bytes(),
         }
+    }
+
+    fn markov(&self) -> Option<MarkovCounters> {
+        Some(self.markov_counters())
+    }
+
+    fn keep_warm(&mut self) -> Result<(), DraftError> {
+        self.run_nothing().map_err(|error| self.failure(error))
     }
 
     fn frame_buffer(&self, bytes: usize) -> Result<FrameBuffer, DraftError> {
