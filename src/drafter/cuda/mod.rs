@@ -8,6 +8,7 @@
 //! folder.
 
 mod block;
+pub mod cases;
 mod context;
 mod device;
 mod engine;
@@ -16,6 +17,7 @@ mod head;
 mod image;
 mod kernels;
 mod linears;
+pub mod measure;
 mod memory;
 mod meta;
 pub mod pack;
@@ -68,12 +70,14 @@ pub struct CudaOptions {
     pub prune: bool,
     /// Byte that all working memory is filled with at the start. It must not show.
     pub fill: u8,
+    /// Whether the driver compiles the kernels itself, also where there is machine code for the device.
+    pub ptx: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> Self {
         let logits = Logits::default();
-        Self { device: 0, logits, max_slots: 4, graphs: true, prune: true, fill: 0 }
+        Self { device: 0, logits, max_slots: 4, graphs: true, prune: true, fill: 0, ptx: false }
     }
 }
 
@@ -127,7 +131,7 @@ impl CudaDrafter {
         let (weights, report) = Weights::load(checkpoint)?;
         supported(&weights)?;
         let device = Device::open(probe(options.device)?)?;
-        let kernels = Kernels::load(&device)?;
+        let kernels = Kernels::load(&device, options.ptx)?;
         let layout = MetaLayout::new(&shape);
         let mut counter = Counter::default();
         let Ok(counted) = place(&weights, &shape, &mut counter);
