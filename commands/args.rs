@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use dspark::checkpoint::Synthetic;
 use dspark::transport::Endpoint;
 
 /// Where a worker's control listener is unless said otherwise.
@@ -70,6 +71,10 @@ pub(crate) struct ModelArgs {
     /// Use the tiny synthetic checkpoint inside this program: no files, no GPU
     #[arg(long, conflicts_with = "checkpoint")]
     pub(crate) demo: bool,
+    /// Use random weights made in memory, of the live drafter's size (live: 9.1 GB) or the demo's (small):
+    /// for measurements, drafts mean nothing
+    #[arg(long, value_name = "SIZE[:SEED]", conflicts_with_all = ["checkpoint", "demo"])]
+    pub(crate) synthetic: Option<Synthetic>,
 }
 
 /// Where drafting runs and what it rounds.

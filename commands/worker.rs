@@ -1,8 +1,9 @@
 //! Opening a checkpoint and starting a worker on it: what `serve` and `replay --demo` share.
 
 use std::error::Error;
+use std::time::Instant;
 
-use dspark::checkpoint::{Checkpoint, CheckpointPaths};
+use dspark::checkpoint::{Checkpoint, CheckpointPaths, DrafterConfig, Identities, Synthetic};
 use dspark::drafter::Drafter;
 use dspark::drafter::cpu::{CpuDrafter, CpuOptions, Logits, Precision};
 use dspark::drafter::cuda::{self, BackendUnavailable, CudaDrafter, CudaError, CudaOptions};
@@ -16,6 +17,9 @@ use crate::output::Output;
 pub(crate) fn open_checkpoint(model: &ModelArgs, output: &Output) -> Result<Checkpoint, Failure> {
     if model.demo {
         return Checkpoint::demo().or_exit(Code::BadInput);
+    }
+    if let Some(synthetic) = model.synthetic {
+        return Ok(make_synthetic(synthetic));
     }
     let Some(dir) = &model.checkpoint else {
         return Err(Failure::new(Code::Usage, "no checkpoint given")
@@ -34,6 +38,27 @@ pub(crate) fn open_checkpoint(model: &ModelArgs, output: &Output) -> Result<Chec
         tracing::warn!("{warning}");
     }
     Ok(checkpoint)
+}
+
+fn make_synthetic(synthetic: Synthetic) -> Checkpoint {
+    tracing::info!("making the synthetic checkpoint {synthetic}");
+    let started = Instant::now();
+    let checkpoint = Checkpoint::synthetic(synthetic);
+    let (seconds, gb) = (started.elapsed().as_secs_f64(), checkpoint.bytes as f64 / 1e9);
+    tracing::info!("made {gb:.2} GB in {seconds:.2} s ({:.2} GB/s)", gb / seconds);
+    checkpoint
+}
+
+/// Shape and identities of the checkpoint that the flags name, without the tensors where they are not
+/// needed to know.
+pub(crate) fn outline(
+    model: &ModelArgs,
+    output: &Output,
+) -> Result<(DrafterConfig, Identities), Failure> {
+    match model.synthetic {
+        Some(synthetic) => Ok((synthetic.config(), synthetic.identities())),
+        None => open_checkpoint(model, output).map(|c| (c.config, c.identities)),
+    }
 }
 
 type BuildError = Box<dyn Error + Send + Sync>;

@@ -8,7 +8,6 @@ use std::io::{self, BufReader, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use dspark::checkpoint::Checkpoint;
 use dspark::trace::{
     Scenario, ScenarioSet, SynthOptions, TraceInfo, TraceReader, TraceWriter, synth, synth_header,
 };
@@ -16,7 +15,7 @@ use dspark::trace::{
 use crate::args::ModelArgs;
 use crate::exit::{Code, Failure, OrExit, Outcome};
 use crate::output::{Output, count};
-use crate::worker::open_checkpoint;
+use crate::worker::outline;
 
 /// Subcommands of `dspark trace`.
 #[derive(Subcommand, Debug)]
@@ -178,11 +177,10 @@ fn text(info: &TraceInfo) -> String {
 }
 
 fn write_synthetic(args: &SynthArgs, output: &Output) -> Outcome {
-    let checkpoint = match args.model.checkpoint {
-        Some(_) => open_checkpoint(&args.model, output)?,
-        None => Checkpoint::demo().or_exit(Code::BadInput)?,
-    };
-    let geometry = checkpoint.config.geometry(4).or_exit(Code::BadInput)?;
+    let mut model = args.model.clone();
+    model.demo |= model.checkpoint.is_none() && model.synthetic.is_none();
+    let (config, ids) = outline(&model, output)?;
+    let geometry = config.geometry(4).or_exit(Code::BadInput)?;
     let options = SynthOptions {
         rounds: args.rounds,
         seed: args.seed,
@@ -193,7 +191,6 @@ fn write_synthetic(args: &SynthArgs, output: &Output) -> Outcome {
         },
         ..SynthOptions::default()
     };
-    let ids = &checkpoint.identities;
     let header = synth_header(&geometry, ids.drafter.0, ids.markov.0, &options);
     let mut writer = TraceWriter::create(create(&args.output)?, &header).or_exit(Code::BadInput)?;
     synth(&header, &options, &mut writer).or_exit(Code::BadInput)?;

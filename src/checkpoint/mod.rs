@@ -12,6 +12,7 @@
 //! | `tensors`, `names` | tensors by name, and their spellings |
 //! | `markov` | tokens whose bias rows are kept ready |
 //! | `demo` | the checkpoint inside the binary |
+//! | `synthetic` | random checkpoints from a seed |
 
 mod config;
 mod demo;
@@ -21,6 +22,7 @@ mod keys;
 mod markov;
 mod names;
 mod receipt;
+mod synthetic;
 mod tensors;
 mod verify;
 
@@ -33,6 +35,7 @@ pub use identity::{Identities, drafter_identity, identity_lines, markov_identity
 pub use keys::KeysError;
 pub use markov::{MARKOV_NAME, MarkovCache, MarkovError};
 pub use receipt::{RECEIPT_BYTES_MAX, RECEIPT_NAME, Receipt, ReceiptError, ReceiptFile};
+pub use synthetic::{Synthetic, SyntheticSize, UnknownSynthetic};
 pub use tensors::{Dtype, Tensor, TensorError, TensorStore};
 pub use verify::{Difference, Progress, VerifiedFiles, VerifyError, verify_directory};
 
@@ -78,9 +81,9 @@ pub struct Checkpoint {
     pub identities: Identities,
     /// Tokens whose bias rows are worth keeping, if there is a usable list.
     pub markov: Option<MarkovCache>,
-    /// The directory, or `demo`.
+    /// The directory, `demo`, or what is synthetic.
     pub origin: String,
-    /// Bytes of the verified files.
+    /// Bytes of the verified files, or of the synthetic tensors.
     pub bytes: u64,
     /// What an operator should know though the checkpoint is usable.
     pub warnings: Vec<String>,
@@ -192,4 +195,13 @@ pub fn read_markov(path: &Path) -> Result<Vec<u8>, CheckpointError> {
         return Err(failed(io::Error::new(io::ErrorKind::InvalidData, reason)));
     }
     Ok(bytes)
+}
+
+/// Runs `work` in a pool of its own with a thread for each core: the program's own pool is left to be set
+/// up by whoever drafts.
+fn on_all_cores<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    match rayon::ThreadPoolBuilder::new().build() {
+        Ok(pool) => pool.install(work),
+        Err(_) => work(),
+    }
 }
