@@ -5,6 +5,7 @@ mod check;
 mod drafts;
 mod environment;
 mod exit;
+mod gpu_check;
 mod identity;
 mod ping;
 mod query;
@@ -52,6 +53,8 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Compare two sets of drafts round by round
     ShadowDiff(shadow_diff::ShadowDiffArgs),
+    /// Check a GPU and measure drafting on it
+    GpuCheck(gpu_check::GpuCheckArgs),
     /// Inspect and make trace files
     #[command(subcommand)]
     Trace(trace::TraceCommand),
@@ -91,6 +94,7 @@ fn run() -> exit::Outcome {
         Command::Stats(args) => stats::run(args, &output),
         Command::Replay(args) => replay::run(args, &output),
         Command::ShadowDiff(args) => shadow_diff::run(args, &output),
+        Command::GpuCheck(args) => gpu_check::run(&args, &output),
         Command::Trace(args) => trace::run(args, &output),
     }
 }

@@ -6,30 +6,7 @@ use half::{bf16, f16};
 use super::{CudaError, LayerCheck};
 use crate::buffer::SharedBytes;
 use crate::exl3::{Codebook, Exl3Linear, Exl3Parts, InputRounding, Scales};
-
-/// A repeatable stream of noise.
-#[derive(Clone, Debug)]
-pub struct Noise(u64);
-
-impl Noise {
-    /// The stream of a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next word, below 2^31.
-    pub fn word(&mut self) -> u32 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // 31 bits are left.
-        (self.0 >> 33) as u32
-    }
-
-    /// Uniform in [-1, 1).
-    pub fn signed(&mut self) -> f32 {
-        (self.word() >> 7) as f32 / (1 << 23) as f32 - 1.0
-    }
-}
+use crate::random::SplitMix64;
 
 /// A random layer and a number of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,14 +86,15 @@ impl LayerCase {
     /// The layer: every bit pattern of a tile is a valid one. Layers of three bits have a bias.
     pub fn layer(&self) -> Exl3Linear {
         let [inputs, outputs] = self.shape;
-        let mut noise = Noise::new(self.seed);
+        let mut noise = SplitMix64(self.seed);
         let shape = [inputs / 16, outputs / 16, 16 * self.bits];
-        let trellis: Vec<u8> = (0..shape.iter().product::<usize>())
-            .flat_map(|_| noise.word().to_le_bytes()[..2].to_vec())
-            .collect();
+        let mut trellis = vec![0; 2 * shape.iter().product::<usize>()];
+        trellis.chunks_mut(8).for_each(|chunk| {
+            chunk.copy_from_slice(&noise.next().to_le_bytes()[..chunk.len()]);
+        });
         let mut scales = |n: usize, size: f32| {
             let half = |v: f32| f16::from_f32(v.signum() * (0.5 + v.abs()) * size).to_le_bytes();
-            let bytes: Vec<u8> = (0..n).flat_map(|_| half(noise.signed())).collect();
+            let bytes: Vec<u8> = (0..n).flat_map(|_| half(signed(&mut noise))).collect();
             Scales::F16(SharedBytes::new(bytes))
         };
         let (input, output) = (scales(inputs, 0.05), scales(outputs, 1.0));
@@ -135,8 +113,8 @@ impl LayerCase {
     /// `[rows, in]` bf16 numbers.
     pub fn inputs(&self) -> Vec<f32> {
         let n = self.rows * self.shape[0];
-        let mut noise = Noise::new(n as u64);
-        (0..n).map(|_| bf16::from_f32(3.0 * noise.signed()).to_f32()).collect()
+        let mut noise = SplitMix64(n as u64);
+        (0..n).map(|_| bf16::from_f32(3.0 * signed(&mut noise)).to_f32()).collect()
     }
 
     /// Runs the case on a device whose memory holds `fill`, and on the CPU.
@@ -152,6 +130,11 @@ impl LayerCase {
         let difference = distance(&y, &exact, layer.out_features());
         Ok(Agreement { y, difference })
     }
+}
+
+/// Uniform in [-1, 1).
+fn signed(noise: &mut SplitMix64) -> f32 {
+    (2.0 * noise.unit() - 1.0) as f32
 }
 
 /// Largest distance of any value, relative to the RMS of its row; infinite where one is no number.

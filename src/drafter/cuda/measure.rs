@@ -11,8 +11,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUfunction_attr
 
 use super::device::{Device, DeviceError, DeviceFacts, DeviceMemory, Doing, probe};
 use super::engine::{Halt, Watch};
-use super::kernels::{Function, Kernels, gemm_shared};
-use super::linears::Kind;
+use super::kernels::{Function, Kernels};
 use super::records::ROWS_MAX;
 use super::{CudaDrafter, CudaError};
 use crate::drafter::{DraftBlocks, DraftError};
@@ -62,8 +61,6 @@ pub struct KernelFacts {
     pub shared_bytes: u32,
     /// Threads of a block.
     pub threads: u32,
-    /// Dynamic bytes of shared memory of a block at the live geometry, for one draft's rows.
-    pub dynamic_bytes: usize,
     /// Blocks that run at once on one multiprocessor.
     pub blocks: u32,
 }
@@ -111,13 +108,20 @@ impl Inspection {
         })
     }
 
-    /// What the driver says of every kernel.
+    /// What the driver says of every kernel, for blocks with `dynamic` bytes of shared memory by name.
     ///
     /// # Errors
     /// When the driver does not answer.
-    pub fn kernels(&self) -> Result<Vec<KernelFacts>, DeviceError> {
+    pub fn kernels(
+        &self,
+        dynamic: impl Fn(&str) -> usize,
+    ) -> Result<Vec<KernelFacts>, DeviceError> {
         let all = self.kernels.all().into_iter();
-        all.map(|(source, name, launch)| kernel_facts(source, name, launch)).collect()
+        all.map(|(source, name, launch)| {
+            let dynamic = dynamic(&name);
+            kernel_facts(source, name, launch, dynamic)
+        })
+        .collect()
     }
 
     /// Times of `rounds` copies of `bytes` bytes within device memory, after one that does not count. Each
@@ -147,19 +151,19 @@ fn kernel_facts(
     source: &'static str,
     name: String,
     (function, threads): (Function, u32),
+    dynamic: usize,
 ) -> Result<KernelFacts, DeviceError> {
     let ask = |which| {
         // SAFETY: the function's module is loaded.
         let value = unsafe { result::function::get_function_attribute(function.0, which) };
         value.doing("ask for a kernel's resources").map(i32::cast_unsigned)
     };
-    let dynamic_bytes = dynamic_bytes(&name);
     // SAFETY: as above.
     let blocks = unsafe {
         result::occupancy::max_active_block_per_multiprocessor(
             function.0,
             threads.cast_signed(),
-            dynamic_bytes,
+            dynamic,
         )
     };
     Ok(KernelFacts {
@@ -169,21 +173,8 @@ fn kernel_facts(
         local_bytes: ask(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
         shared_bytes: ask(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
         threads,
-        dynamic_bytes,
         blocks: blocks.doing("ask for a kernel's occupancy")?.cast_unsigned(),
     })
-}
-
-/// Dynamic shared memory of a kernel at the live geometry: 128 window rows and five block rows of 512 values
-/// a head, 5120 values of a hidden row, one group of eight rows.
-fn dynamic_bytes(kernel: &str) -> usize {
-    let product = Kind::all().find(|kind| kind.kernel() == kernel);
-    match (product, kernel) {
-        (Some(kind), _) => gemm_shared(kind.bits(), 1),
-        (None, "attention") => 4 * 8 * (512 + 128 + 5),
-        (None, "hc_input") => 4 * 5120,
-        _ => 0,
-    }
 }
 
 /// A point in the work of a device.
@@ -278,6 +269,13 @@ pub struct Flush {
     _memory: DeviceMemory,
     at: u64,
     bytes: usize,
+}
+
+impl Flush {
+    /// Bytes of it.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 impl CudaDrafter {
