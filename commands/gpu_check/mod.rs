@@ -261,6 +261,9 @@ fn finish(
         "version": env!("CARGO_PKG_VERSION"),
         "date": date(),
         "device": context.device.name,
+        "capability": [context.device.capability.0, context.device.capability.1],
+        "driver": context.device.driver,
+        "driver_module": facts::module_version(),
         "emulated": context.emulated(),
         "passed": tally.passed, "failed": tally.failed, "skipped": tally.skipped,
         "stages": reports.iter().map(StageReport::json).collect::<Vec<_>>(),
@@ -274,8 +277,11 @@ fn finish(
     }
     match tally.failed {
         0 => Ok(()),
-        n => Err(Failure::new(Code::CheckFailed, format!("{n} checks failed"))
-            .hint("the tables say which; --out DIR keeps all figures")),
+        n => {
+            let checks = if n == 1 { "check" } else { "checks" };
+            Err(Failure::new(Code::CheckFailed, format!("{n} {checks} failed"))
+                .hint("the tables say which; --out DIR keeps all figures"))
+        }
     }
 }
 

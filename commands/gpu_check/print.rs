@@ -15,6 +15,7 @@ pub(super) fn print(report: &StageReport, output: &Output) -> io::Result<()> {
         output.line(format_args!("  {note}"))?;
     }
     for section in &report.sections {
+        output.line("")?;
         print_section(section, output)?;
     }
     output.line("")

@@ -39,7 +39,7 @@ const ROWS: [&[usize]; 16] = [
     &[128, 128, 128, 128],
 ];
 /// The same for an emulated device, which takes its time.
-const FEW_ROWS: [&[usize]; 3] = [&[7], &[9, 8], &[9, 8, 8, 8]];
+const FEW_ROWS: [&[usize]; 2] = [&[7], &[9, 8, 8, 8]];
 
 pub(super) fn run(context: &Context) -> StageReport {
     match check(context) {

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 
 use dspark::buffer::FrameBuffer;
 use dspark::checkpoint::{Checkpoint, Synthetic, SyntheticSize};
-use dspark::drafter::cuda::measure::{Flush, Inspection, RoundBytes};
-use dspark::drafter::cuda::{BackendUnavailable, CudaDrafter, CudaError, CudaOptions};
+use dspark::drafter::cuda::measure::{DeviceDetails, Flush, Inspection, RoundBytes};
+use dspark::drafter::cuda::{CudaDrafter, CudaOptions};
 use dspark::drafter::stage::{Stage as Point, StageObserver};
 use dspark::drafter::{DraftBlocks, Drafter};
 use dspark::geometry::Geometry;
 use dspark::plan::{RowBlock, StepPlan};
 
+use super::facts::module_version;
 use super::report::{Case, Section, StageReport};
 use super::requests::{Part, plan, rows};
 use super::{Context, Stage};
@@ -28,6 +29,8 @@ type Failed = Box<dyn std::error::Error>;
 
 /// Host memory that the live checkpoint needs while it is made and copied.
 const HOST_BYTES: u64 = 11 << 30;
+/// Device memory that it and everything beside it take.
+const DEVICE_BYTES: u64 = 9 << 30;
 /// Work given to the device before kernels are timed one by one, so that their launches queue up: more than
 /// the host needs to issue a STEP, µs.
 const LEAD_US: f64 = 10_000.0;
@@ -61,10 +64,10 @@ const CARD: Effort = Effort {
 };
 const EMULATED: Effort = Effort {
     warm_up: 0,
-    rounds: 2,
+    rounds: 1,
     samples: 1,
     rows: &[6],
-    requests: &[1, 4],
+    requests: &[1],
     idle: Duration::from_millis(10),
     copy_bytes: 1 << 20,
     ..CARD
@@ -74,16 +77,7 @@ pub(super) fn run(context: &Context) -> StageReport {
     match measure(context) {
         Ok(report) => report,
         Err(error) => {
-            let case = Case::new("timing");
-            let unavailable = error.downcast_ref::<CudaError>().is_some_and(|error| {
-                matches!(error, CudaError::Unavailable(BackendUnavailable { .. }))
-            });
-            let case = if unavailable {
-                Case::skipped("timing", error.to_string())
-            } else {
-                case.failed(error.to_string())
-            };
-            StageReport::only(Stage::Timing, case)
+            StageReport::only(Stage::Timing, Case::new("timing").failed(error.to_string()))
         }
     }
 }
@@ -91,17 +85,18 @@ pub(super) fn run(context: &Context) -> StageReport {
 fn measure(context: &Context) -> Result<StageReport, Failed> {
     let mut report = StageReport::new(Stage::Timing);
     let effort = if context.emulated() { EMULATED } else { CARD };
+    let inspection = Inspection::new(context.device.ordinal)?;
+    let details = inspection.details()?;
     if context.emulated() {
         report.notes.push(
             "the device is emulated: these times mean nothing, and the checkpoint is the demo's"
                 .into(),
         );
-    } else if let Some(free) = host_memory().filter(|&free| free < HOST_BYTES) {
-        let (free, need) = (free / 1_000_000, HOST_BYTES / 1_000_000);
-        let why = format!("the live checkpoint takes {need} MB of host memory, {free} MB are free");
+    } else if let Some(why) = too_small(&details) {
         return Ok(StageReport::only(Stage::Timing, Case::skipped("timing", why)));
     }
-    let copy = copy(context, &effort)?;
+    report.notes.push(describe(context, &details));
+    let copy = copy(&inspection, &details, &effort)?;
     report.sections.push(copy.section);
     let checkpoint = match context.emulated() {
         true => Checkpoint::demo()?,
@@ -111,7 +106,8 @@ fn measure(context: &Context) -> Result<StageReport, Failed> {
     let drafter = CudaDrafter::new(&checkpoint, options)?;
     report.notes.push(format!("checkpoint {}: {}", checkpoint.origin, drafter.memory_plan()));
     drop(checkpoint);
-    let mut bench = Bench::new(drafter, copy.bytes_per_us)?;
+    let requests = effort.requests.iter().copied().max().unwrap_or(1);
+    let mut bench = Bench::new(drafter, requests, copy.bytes_per_us)?;
     let mut parts = Section::new("bytes of a round", &PARTS);
     let mut rounds = Section::new("requests x rows", &ROUNDS);
     for &requests in effort.requests {
@@ -128,7 +124,7 @@ fn measure(context: &Context) -> Result<StageReport, Failed> {
         }
     }
     report.sections.extend([rounds, parts]);
-    for requests in [1, REQUESTS] {
+    for requests in [1, REQUESTS].into_iter().filter(|n| effort.requests.contains(n)) {
         let title = format!("kernels of {requests} x {}", effort.kernel_rows);
         report.sections.push(bench.kernels(title, requests, &effort)?);
     }
@@ -146,6 +142,19 @@ fn measure(context: &Context) -> Result<StageReport, Failed> {
     Ok(report)
 }
 
+/// Why the live checkpoint does not fit here, if so.
+fn too_small(details: &DeviceDetails) -> Option<String> {
+    let short = |of: &str, need: u64, free: u64| {
+        let [need, free] = [need, free].map(|bytes| bytes / 1_000_000);
+        format!("the live checkpoint takes {need} MB of {of} memory, {free} MB are free")
+    };
+    if details.free < DEVICE_BYTES {
+        return Some(short("device", DEVICE_BYTES, details.free));
+    }
+    let free = host_memory().filter(|&free| free < HOST_BYTES)?;
+    Some(short("host", HOST_BYTES, free))
+}
+
 /// Free host memory, where Linux tells.
 fn host_memory() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
@@ -154,23 +163,34 @@ fn host_memory() -> Option<u64> {
     Some(kib * 1024)
 }
 
+/// What belongs to every figure: the card, its driver, its clocks, the day.
+fn describe(context: &Context, details: &DeviceDetails) -> String {
+    let driver = context.device.driver;
+    format!(
+        "{}, driver {} (CUDA {}.{}), clocks up to {} and {} MHz (memory), {}",
+        context.device.name,
+        module_version().unwrap_or_else(|| "n/a".into()),
+        driver / 1000,
+        driver % 1000 / 10,
+        details.clock_khz / 1000,
+        details.memory_clock_khz / 1000,
+        super::date(),
+    )
+}
+
 struct Copy {
     section: Section,
     /// Read and written.
     bytes_per_us: f64,
 }
 
-fn copy(context: &Context, effort: &Effort) -> Result<Copy, Failed> {
-    let inspection = Inspection::new(context.device.ordinal)?;
-    let details = inspection.details()?;
+fn copy(inspection: &Inspection, details: &DeviceDetails, effort: &Effort) -> Result<Copy, Failed> {
     let quarter = usize::try_from(details.free / 4).unwrap_or(usize::MAX);
     let bytes = effort.copy_bytes.min(quarter);
     let times = Times::of(inspection.copies(bytes, effort.rounds)?);
     let bytes_per_us = 2.0 * bytes as f64 / times.at(0.5);
-    let mut section = Section::new(
-        "device-to-device copy",
-        &["copied_bytes", "p50_us", "spread_us", "rate_gb_s"],
-    );
+    let columns = ["copied_bytes", "p50_us", "spread_us", "rate_gb_s"];
+    let mut section = Section::new("device-to-device copy", &columns);
     section.cases.push(
         Case::new("read and written")
             .figure("copied_bytes", bytes)
@@ -243,7 +263,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(drafter: CudaDrafter, bytes_per_us: f64) -> Result<Self, Failed> {
+    fn new(drafter: CudaDrafter, requests: usize, bytes_per_us: f64) -> Result<Self, Failed> {
         let geometry = *drafter.geometry();
         let window = geometry.window as usize;
         let mut bench = Self {
@@ -255,7 +275,7 @@ impl Bench {
             geometry,
             bytes_per_us,
         };
-        for slot in 0..REQUESTS {
+        for slot in 0..requests {
             let part = Part { n_out: 0, ..bench.part(slot, window) };
             let plan = bench.take(&[part]);
             bench.step(&plan)?;

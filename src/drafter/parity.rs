@@ -74,14 +74,15 @@ pub const UNSEEN: [Stage; 7] = [
     Stage::Confidence,
 ];
 
-/// The limits between two programs with the same roundings, whose sums differ in order only: about four times
-/// what the CUDA and the CPU backend were seen to differ by (`drafter.md` §10).
+/// The limits between two programs with the same roundings, whose sums differ in order only: about twice the
+/// largest that the CUDA and the CPU backend were seen to differ by.
 pub fn rounding_limit(stage: Stage) -> f64 {
     match stage {
         Stage::RouterIds | Stage::DraftIds => 0.0,
         Stage::MainProj | Stage::MainNorm => 4e-3,
         Stage::ContextKv => 6e-3,
-        Stage::MoeOut => 4e-2,
+        // Sums whose terms nearly cancel in some rows.
+        Stage::Attention | Stage::AttnOut | Stage::RouterLogits | Stage::MoeOut => 5e-2,
         _ => 2e-2,
     }
 }
