@@ -101,7 +101,7 @@ kernels! {
     "attention": attention 256;
     "hyper": block_start 256, hc_mix 256, hc_input 256, hc_post 256, hc_collapse 256;
     "moe": router_logits 256, route 256, moe_combine 256;
-    "markov": markov_seed 256, markov_scan 256, markov_pick 256;
+    "markov": markov_bias 256, markov_seed 256, markov_scan 256, markov_pick 256;
 }
 
 /// One argument of a kernel.
