@@ -207,6 +207,7 @@ impl Worker {
                 appends: &self.plan.appends,
                 worker_us: times.worker_us,
                 recv_to_send_us: times.recv_to_send_us,
+                markov: self.drafter.markov(),
             },
         );
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::latency::Latency;
+use crate::drafter::MarkovCounters;
 use crate::geometry::Geometry;
 use crate::plan::Append;
 use crate::protocol::step::ReqEntry;
@@ -104,6 +105,7 @@ pub struct WorkerStats {
     slots: Vec<SlotStats>,
     worker_us: Latency,
     recv_to_send_us: Latency,
+    markov: Option<MarkovCounters>,
     link: LinkStats,
 }
 
@@ -140,6 +142,8 @@ pub struct StepRecord<'a> {
     pub worker_us: u32,
     /// Received to handed over, µs.
     pub recv_to_send_us: u32,
+    /// How the backend's Markov steps were computed so far, if it counts them.
+    pub markov: Option<MarkovCounters>,
 }
 
 impl WorkerStats {
@@ -167,6 +171,7 @@ impl WorkerStats {
             slots: vec![SlotStats::default(); geometry.max_slots as usize],
             worker_us: Latency::default(),
             recv_to_send_us: Latency::default(),
+            markov: None,
             link: LinkStats::default(),
             facts: Arc::new(facts),
         }
@@ -224,6 +229,7 @@ impl WorkerStats {
         self.last_step = Some(now);
         self.worker_us.record(step.worker_us);
         self.recv_to_send_us.record(step.recv_to_send_us);
+        self.markov = step.markov;
         let failed = |outcome: &Outcome| outcome.status == EntryStatus::Internal;
         if !step.outcomes.is_empty() && step.outcomes.iter().all(failed) {
             self.failing_since.get_or_insert(now);
@@ -346,6 +352,11 @@ impl WorkerStats {
         });
         if let Value::Object(map) = counters {
             doc.extend(map);
+        }
+        if let Some(markov) = self.markov {
+            let counters = json!({ "resident": markov.resident, "pruned": markov.pruned,
+                "dense": markov.dense, "rows": markov.rows, "rows_full": markov.rows_full });
+            doc.insert("markov".into(), counters);
         }
         if !self.client.is_empty() {
             doc.insert("client".into(), self.client.clone().into());

@@ -33,7 +33,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use device::{BackendUnavailable, Capability, DeviceError, DeviceFacts, probe};
-pub use head::MarkovCounters;
 pub use linears::UnsupportedLayer;
 pub use memory::MemoryPlan;
 pub use shape::UnsupportedShape;
@@ -52,7 +51,7 @@ use self::upload::{Counter, Uploader, place, supported};
 use super::cpu::Logits;
 use super::stage::StageObserver;
 use super::weights::{LoadReport, Weights, WeightsError};
-use super::{BackendInfo, DraftBlocks, DraftError, Drafter};
+use super::{BackendInfo, DraftBlocks, DraftError, Drafter, MarkovCounters};
 use crate::buffer::{FrameBuffer, FrameMemory};
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, GeometryError};
@@ -302,6 +301,10 @@ impl Drafter for CudaDrafter {
             kv: "bf16",
             gpu_mem_bytes: self.memory.bytes(),
         }
+    }
+
+    fn markov(&self) -> Option<MarkovCounters> {
+        Some(self.markov_counters())
     }
 
     fn frame_buffer(&self, bytes: usize) -> Result<FrameBuffer, DraftError> {

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use super::device::{DeviceError, Pinned};
 use super::engine::{Engine, Halt, Watch};
 use super::graph::Graphs;
-use super::head::{MarkovCounters, RESULT_LISTS};
+use super::head::RESULT_LISTS;
 use super::meta::{MetaLayout, Writer, context_len, inverse_frequencies, place, ring_index};
 use super::records::{ROWS_MAX, word};
 use super::shape::Shape;
-use crate::drafter::DraftBlocks;
+use crate::drafter::{DraftBlocks, MarkovCounters};
 use crate::plan::{Draft, RowBlock, StepPlan};
 
 /// Page-locked memory of a STEP and what its chunks are.
