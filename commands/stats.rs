@@ -209,9 +209,15 @@ fn markov(doc: &Value) -> String {
     if full == 0 {
         return "Markov steps  n/a (nothing drafted yet)".into();
     }
-    let roads = ["resident", "pruned", "dense"].map(|road| format!("{road} {}", count(number(road))));
+    let roads =
+        ["resident", "pruned", "dense"].map(|road| format!("{road} {}", count(number(road))));
     let share = 100.0 * rows as f64 / full as f64;
-    format!("Markov steps  {}  rows {} of {} ({share:.2}%)", roads.join("  "), count(rows), count(full))
+    format!(
+        "Markov steps  {}  rows {} of {} ({share:.2}%)",
+        roads.join("  "),
+        count(rows),
+        count(full)
+    )
 }
 
 fn latency(doc: &Value, key: &str, label: &str) -> String {

@@ -33,9 +33,14 @@ impl Case {
         Self { name: name.into(), outcome: Outcome::Passed, figures: Map::new(), reason: None }
     }
 
+    /// Figures that nothing is asked of.
+    pub(super) fn noted(name: impl Into<String>) -> Self {
+        Self { outcome: Outcome::Noted, ..Self::new(name) }
+    }
+
     /// A fact.
     pub(super) fn fact(name: impl Into<String>, value: impl Into<Value>) -> Self {
-        Self { outcome: Outcome::Noted, ..Self::new(name).figure("value", value) }
+        Self::noted(name).figure("value", value)
     }
 
     /// A case that was left out.

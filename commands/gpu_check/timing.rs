@@ -192,7 +192,7 @@ fn copy(inspection: &Inspection, details: &DeviceDetails, effort: &Effort) -> Re
     let columns = ["copied_bytes", "p50_us", "spread_us", "rate_gb_s"];
     let mut section = Section::new("device-to-device copy", &columns);
     section.cases.push(
-        Case::new("read and written")
+        Case::noted("read and written")
             .figure("copied_bytes", bytes)
             .figure("p50_us", times.at(0.5))
             .figure("spread_us", times.spread())
@@ -364,7 +364,7 @@ impl Bench {
         for (part, bytes) in read.iter().flat_map(|bytes| &bytes.parts) {
             *parts.entry(part).or_default() += bytes / read.len() as u64;
         }
-        let parts = parts.into_iter().fold(Case::new(name), |case, (part, bytes)| {
+        let parts = parts.into_iter().fold(Case::noted(name), |case, (part, bytes)| {
             case.figure(&format!("{part}_bytes"), bytes)
         });
         Ok(Timed { case, parts })
@@ -374,8 +374,9 @@ impl Bench {
     fn bytes(&mut self, plan: &StepPlan) -> Result<RoundBytes, Failed> {
         let rows = Self::row_block(&self.frame, &self.geometry, plan);
         let mut experts = Experts(Vec::new());
+        let before = self.drafter.markov_counters();
         let _ = self.drafter.step_observed(plan, rows, &mut self.out, &mut experts)?;
-        Ok(self.drafter.round_bytes(plan, &experts.0))
+        Ok(self.drafter.round_bytes(plan, &experts.0, before))
     }
 
     /// Times of the kernels of a round, one by one.
@@ -408,7 +409,7 @@ impl Bench {
             times.into_iter().map(|(name, (n, all))| (name, n, Times::of(all))).collect();
         timed.sort_by(|a, b| b.2.at(0.5).total_cmp(&a.2.at(0.5)));
         for (name, launches, times) in timed {
-            let mut case = Case::new(&name)
+            let mut case = Case::noted(&name)
                 .figure("launches", launches)
                 .figure("p50_us", times.at(0.5))
                 .figure("spread_us", times.spread());
@@ -429,7 +430,7 @@ impl Bench {
         let plan = self.round(1, effort.kernel_rows);
         thread::sleep(effort.idle);
         let time = self.step(&plan)?;
-        Ok(Case::new(format!("1 x {}", effort.kernel_rows))
+        Ok(Case::noted(format!("1 x {}", effort.kernel_rows))
             .figure("pause_us", effort.idle.as_secs_f64() * 1e6)
             .figure("step_us", time.as_secs_f64() * 1e6))
     }

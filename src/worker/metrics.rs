@@ -144,7 +144,11 @@ fn markov(out: &mut Writer<'_, '_>, doc: &Value) -> Result<(), Error> {
     }
     let road = |road: &'static str| Some((Some(("road", road.to_owned())), doc[road].as_u64()?));
     let help = "Markov steps, by how their bias was computed";
-    out.counters("markov_steps", help, ["resident", "pruned", "dense"].into_iter().filter_map(road))?;
+    out.counters(
+        "markov_steps",
+        help,
+        ["resident", "pruned", "dense"].into_iter().filter_map(road),
+    )?;
     for (key, name, help) in [
         ("rows", "markov_rows", "Rows of the vocabulary that Markov steps multiplied"),
         ("rows_full", "markov_rows_full", "Rows they would have multiplied if spared none"),

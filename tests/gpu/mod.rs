@@ -10,7 +10,7 @@ use dspark::checkpoint::Checkpoint;
 use dspark::drafter::cuda::{CudaDrafter, CudaOptions};
 
 /// The emulator's library, which cargo builds beside the test.
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("path of the test");
     test.parent().expect("folder of the test").join("libgpusim.so")
 }

@@ -13,7 +13,7 @@ use super::device::{Device, DeviceError, DeviceFacts, DeviceMemory, Doing, probe
 use super::engine::{Halt, Watch};
 use super::kernels::{Function, Kernels};
 use super::records::ROWS_MAX;
-use super::{CudaDrafter, CudaError};
+use super::{CudaDrafter, CudaError, MarkovCounters};
 use crate::drafter::{DraftBlocks, DraftError};
 use crate::plan::{RowBlock, StepPlan};
 
@@ -414,7 +414,13 @@ impl CudaDrafter {
     }
 
     /// Bytes that the last STEP, which executed `plan`, read if each draft layer took the experts named.
-    pub fn round_bytes(&self, plan: &StepPlan, experts: &[BTreeSet<usize>]) -> RoundBytes {
+    /// `before` are the Markov counters before it.
+    pub fn round_bytes(
+        &self,
+        plan: &StepPlan,
+        experts: &[BTreeSet<usize>],
+        before: MarkovCounters,
+    ) -> RoundBytes {
         let (s, w) = (&self.engine.shape, &self.engine.weights);
         let mut bytes = RoundBytes::default();
         let mut add = |part, linears: &[usize]| {
@@ -440,8 +446,12 @@ impl CudaDrafter {
             // Router and both mixes of a layer: 24 rows over four streams each, f32 like the router.
             let plain = 4 * s.hidden * (s.experts + 2 * 24 * 4);
             *bytes.parts.entry("dense").or_default() += (s.layers * plain) as u64;
+            let now = self.markov_counters();
             let row = s.markov_rank * if w.markov_head.format == 2 { 4 } else { 2 };
-            bytes.parts.insert("markov", self.markov_rows().0 * row as u64);
+            let bias = s.vocab * if self.engine.round_logits { 2 } else { 4 };
+            let markov = (now.rows - before.rows) * row as u64
+                + (now.resident - before.resident) * bias as u64;
+            bytes.parts.insert("markov", markov);
         }
         let keys: u64 = plan.drafts.iter().map(|d| d.context.end.abs_diff(d.context.start)).sum();
         bytes.parts.insert("window", keys * (2 * s.layers * s.head_dim) as u64);
