@@ -83,6 +83,13 @@ fn without_a_kernel(text: &str, kernel: &str) -> String {
     format!("{}ret;\n\t{}", &text[..first], &text[first..])
 }
 
+/// `text` with a kernel that has 64 bytes of local memory, as if it spilled registers.
+fn with_local_memory(text: &str, kernel: &str) -> String {
+    let entry = text.find(&format!(".entry {kernel}(")).unwrap();
+    let body = entry + text[entry..].find('{').unwrap() + 1;
+    format!("{}\n.local .align 4 .b8 spilled[64];{}", &text[..body], &text[body..])
+}
+
 #[test]
 fn without_a_gpu_every_stage_is_skipped_and_nothing_fails() {
     let folder = tempfile::tempdir().unwrap();
@@ -100,7 +107,8 @@ fn without_a_gpu_every_stage_is_skipped_and_nothing_fails() {
     let said = check(&["step", "facts", "step", "--json"], &none);
     assert_eq!((said.code, &said.json()["skipped"]), (Some(0), &2.into()));
     // No driver library at all, unless this machine has one.
-    let said = finish(dspark(&["gpu-check", "kernels", "--only", "k2"]).env_remove("LD_LIBRARY_PATH"));
+    let said =
+        finish(dspark(&["gpu-check", "kernels", "--only", "k2"]).env_remove("LD_LIBRARY_PATH"));
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
 }
 
@@ -156,6 +164,14 @@ fn a_kernel_that_spills_and_one_that_is_missing_fail_the_facts() {
     assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
     assert!(said.out.contains("kernel kv_store for compute_80"), "{}", said.out);
     assert_eq!(said.last_line(), "0 passed, 1 failed, 0 skipped");
+    images("compute_80", folder.path(), |source, text| match source {
+        "norm" => with_local_memory(&text, "kv_store"),
+        _ => text,
+    });
+    let said = check(&["facts"], &variable);
+    assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
+    assert!(said.out.contains("kv_store FAILED: 64 bytes of local memory"), "{}", said.out);
+    assert!(said.last_line().contains(" 1 failed"), "{}", said.last_line());
 }
 
 #[test]

@@ -31,8 +31,7 @@ use crate::exit::{Code, Failure, OrExit, Outcome};
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
-Without a GPU every stage is skipped and the exit code is 0. The last line counts what passed, failed and
-was skipped. docs/gpu-check.md says how to read the tables.
+Without a GPU every stage is skipped and the exit code is 0. docs/gpu-check.md explains the tables.
 
 Examples:
   dspark gpu-check --out gpu-check
