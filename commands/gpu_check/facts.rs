@@ -16,7 +16,7 @@ pub(super) fn run(context: &Context) -> StageReport {
         .map_err(|error| error.to_string())
         .and_then(|inspection| inspect(context, &inspection).map_err(|error| error.to_string()));
     inspected.unwrap_or_else(|error| {
-        let case = Case::new("kernels").failed(format!("{error}; they cannot be loaded"));
+        let case = Case::new("kernels").failed(error);
         StageReport::only(Stage::Facts, case)
     })
 }

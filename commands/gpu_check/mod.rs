@@ -161,14 +161,16 @@ pub(crate) fn run(args: &GpuCheckArgs, output: &Output) -> Outcome {
             _ => elsewhere(stage, args, limit(stage))?,
         };
         report.seconds = started.elapsed().as_secs_f64();
+        if report.sections.is_empty() {
+            // No case of it is asked for.
+            continue;
+        }
         if !output.json() {
             print::print(&report, output)?;
         }
         reports.push(report);
     }
-    if let Some(only) = &args.only
-        && reports.iter().all(|report| report.sections.is_empty())
-    {
+    if let (Some(only), true) = (&args.only, reports.is_empty()) {
         return Err(Failure::new(Code::Usage, format!("no case of these stages is named {only}"))
             .hint("names are in the first column of each table"));
     }

@@ -215,7 +215,7 @@ mod tests {
 
     /// One value a context row, two a block row.
     fn record() -> Record {
-        let values = |stage| if is_context(stage) { vec![1.0] } else { vec![1.0, 2.0].repeat(4) };
+        let values = |stage| if is_context(stage) { vec![1.0] } else { [1.0, 2.0].repeat(4) };
         let stages = in_order(1).into_iter();
         Record(stages.map(|(stage, layer)| (name(stage, layer), values(stage))).collect())
     }
