@@ -127,33 +127,39 @@ fn round(
     (between(&before, &gpu::report()), experts.0)
 }
 
-fn print(title: &str, counts: &BTreeMap<String, Counts>, budget: u64) {
-    println!("\n{title}\n");
+/// Prints both rounds as a table of kernels/README.md.
+fn print([one, four]: [&BTreeMap<String, Counts>; 2]) {
     println!(
-        "| kernel | launches | weights read, B | moved / read | other read, B | written, B | bank passes / ideal |"
+        "| kernel | launches | weights read, B | moved / read | else read, B | written, B | passes / ideal |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|");
-    let ratio =
-        |a: u64, b: u64| if b == 0 { "–".into() } else { format!("{:.2}", a as f64 / b as f64) };
-    let mut all = Counts::default();
-    for (name, c) in counts {
+    let ratio = |a: u64, b: u64| format!("{:.2}", a as f64 / b as f64);
+    let mut all = [Counts::default(); 2];
+    for (name, a) in one {
+        let b = &four[name];
+        // Where hardly any weights are read, most of it is the records that every warp asks for.
+        let moved =
+            if a.constant < 65_536 { "–".into() } else { ratio(a.constant_moved, a.constant) };
+        let passes = match a.wavefronts_ideal {
+            0 => "–".into(),
+            ideal => ratio(a.wavefronts, ideal),
+        };
         println!(
-            "| `{name}` | {} | {} | {} | {} | {} | {} |",
-            c.launches,
-            c.constant,
-            // Where hardly any weights are read, all of it is the records that every warp asks for.
-            if c.constant < 65_536 { "–".into() } else { ratio(c.constant_moved, c.constant) },
-            c.other,
-            c.written,
-            ratio(c.wavefronts, c.wavefronts_ideal),
+            "| `{name}` | {} | {} / {} | {moved} | {} / {} | {} / {} | {passes} |",
+            a.launches, a.constant, b.constant, a.other, b.other, a.written, b.written,
         );
-        all.launches += c.launches;
-        all.constant += c.constant;
-        all.other += c.other;
-        all.written += c.written;
+        for (all, c) in all.iter_mut().zip([a, b]) {
+            all.launches += c.launches;
+            all.constant += c.constant;
+            all.other += c.other;
+            all.written += c.written;
+        }
     }
-    println!("| all | {} | {} | | {} | {} | |", all.launches, all.constant, all.other, all.written);
-    println!("\nbudget {budget} B, read {} B: {}", weights(counts), ratio(weights(counts), budget));
+    let [a, b] = all;
+    println!(
+        "| all | {} | {} / {} | | {} / {} | {} / {} | |",
+        a.launches, a.constant, b.constant, a.other, b.other, a.written, b.written
+    );
 }
 
 /// Weights read outside the Markov step.
@@ -168,14 +174,18 @@ fn a_round_reads_every_weight_it_needs_once() {
     let four = [(0, 10), (1, 301), (2, 77), (3, 440)];
     let four = four.map(|(slot, pool)| Request::new(slot, 0, 6, pool, 0).n_out(4));
     let rounds = [("1 request, 5 head rows", &one[..]), ("4 requests, 16 head rows", &four)];
-    let mut head = Vec::new();
+    let mut all = Vec::new();
     for (title, requests) in rounds {
         let (counts, experts) = round(&mut drafter, requests);
         let modules = &drafter.report().modules;
         let budget = budget(modules, requests.len(), &experts);
         let distinct: Vec<usize> = experts.iter().map(BTreeSet::len).collect();
-        print(&format!("{title}, {distinct:?} distinct experts"), &counts, budget);
-        let off = weights(&counts) as f64 / budget as f64 - 1.0;
+        let read = weights(&counts);
+        let off = read as f64 / budget as f64 - 1.0;
+        println!(
+            "{title}, {distinct:?} distinct experts: budget {budget} B, read {read} B, {:+.1} %",
+            100.0 * off
+        );
         assert!(off.abs() <= 0.05, "{title}: {off}");
         for width in ["4", "5", "6"] {
             let c = counts[&format!("exl3_gemm_mul1_k{width}")];
@@ -186,8 +196,10 @@ fn a_round_reads_every_weight_it_needs_once() {
             let again = c.constant_moved as f64 / c.constant as f64;
             assert!(again < 1.25, "{title}, K {width}: moved {again} times");
         }
-        head.push(counts["exl3_gemm_mul1_k6"]);
+        all.push(counts);
     }
+    print([&all[0], &all[1]]);
+    let head: Vec<Counts> = all.iter().map(|counts| counts["exl3_gemm_mul1_k6"]).collect();
     assert_eq!(head[0].launches, 1);
     assert_eq!(
         (head[0].constant, head[0].constant_moved),
