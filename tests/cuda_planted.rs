@@ -18,6 +18,9 @@ const ROWS: usize = 3;
 /// Enough steps for every stage of the kernel's ring to be used twice: 160 blocks, two splits of six steps.
 const SHAPE: [usize; 2] = [768, 20_480];
 
+/// Puts a bug into a kernel's text.
+type Plant = Box<dyn Fn(&str) -> String>;
+
 /// What shows a bug.
 enum Shows {
     /// The launch fails, and the emulator says this.
@@ -85,7 +88,7 @@ fn every_planted_bug_shows() {
     assert!(sound.unwrap() < 2e-5);
 
     let once = |from: &'static str, to: &'static str| move |text: &str| text.replacen(from, to, 1);
-    let bugs: [(&str, Box<dyn Fn(&str) -> String>, Shows); 7] = [
+    let bugs: [(&str, Plant, Shows); 7] = [
         ("no wait", Box::new(once("cp.async.wait_group 2;", "")), Shows::WrongProduct),
         (
             "a wait for too few",
