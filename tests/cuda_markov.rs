@@ -11,13 +11,12 @@ use std::ops::ControlFlow;
 
 use dspark::buffer::SharedBytes;
 use dspark::checkpoint::{Checkpoint, Dtype, MarkovCache, TensorStore};
+use dspark::drafter::Drafter;
 use dspark::drafter::cpu::Logits;
 use dspark::drafter::cuda::{CudaOptions, MarkovCounters};
 use dspark::drafter::stage::{Stage, StageObserver};
-use dspark::drafter::{DraftBlocks, Drafter};
-use dspark::plan::{Append, Draft, RowBlock, StepPlan};
 use half::f16;
-use requests::{Bits, Request, step};
+use requests::{Bits, Request, observed, step};
 use safetensors::tensor::TensorView;
 
 const VOCAB: usize = 512;
@@ -192,20 +191,8 @@ impl StageObserver for Base {
 fn base_ranks(checkpoint: &Checkpoint, logits: Logits, drafts: &[Bits]) -> Vec<usize> {
     let options = CudaOptions { logits, max_slots: 2, graphs: false, ..CudaOptions::default() };
     let mut drafter = gpu::drafter(checkpoint, options);
-    let mut plan = StepPlan { max_model_len: 327_680, ..StepPlan::default() };
-    let mut rows = Vec::new();
-    for (entry, request) in requests().into_iter().enumerate() {
-        let at = rows.len() / cases::ROW_BYTES;
-        rows.extend_from_slice(&request.rows);
-        let (slot, first_pos) = (request.slot, request.first_pos);
-        plan.appends.push(Append { slot, first_pos, rows: at..rows.len() / cases::ROW_BYTES });
-        let (context, anchor_token, n_out) = request.draft.unwrap();
-        let anchor_pos = context.end;
-        plan.drafts.push(Draft { entry, slot, context, anchor_token, anchor_pos, n_out });
-    }
-    let (mut base, mut out) = (Base(Vec::new()), DraftBlocks::new(drafter.geometry()));
-    let rows = RowBlock::new(&rows, cases::ROW_BYTES);
-    assert!(drafter.step_observed(&plan, rows, &mut out, &mut base).unwrap().is_continue());
+    let mut base = Base(Vec::new());
+    observed(&mut drafter, &requests(), &mut base);
     let winners = drafts.iter().flat_map(|bits| &bits.ids);
     base.0
         .chunks(VOCAB)
