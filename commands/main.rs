@@ -15,6 +15,7 @@ mod rtt;
 mod serve;
 mod service;
 mod shadow_diff;
+mod sockets;
 mod stats;
 mod trace;
 mod worker;

@@ -154,6 +154,7 @@ fn text(doc: &Value) -> String {
         markov(&doc["markov"]),
         latency(doc, "worker_us", "worker"),
         latency(doc, "recv_to_send_us", "received to sent"),
+        latency(doc, "receive_us", "receiving"),
     ];
     lines.push(slots(doc));
     lines.join("\n")

@@ -154,6 +154,15 @@ pub trait Drafter {
         None
     }
 
+    /// Keeps an idle device from slowing down. Touches no window and no counter, and takes less time than a
+    /// STEP; does nothing where nothing helps.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step), but no slot is emptied.
+    fn keep_warm(&mut self) -> Result<(), DraftError> {
+        Ok(())
+    }
+
     /// Memory the transport may fill and `step` may read without a further copy.
     ///
     /// # Errors

@@ -109,6 +109,8 @@ impl Collector for Document {
         markov(&mut out, &doc["markov"])?;
         slots(&mut out, &doc["slots"])?;
         out.histogram("worker", "Time to apply and draft a STEP", &doc["worker_us_hist"])?;
+        let help = "Time from a STEP's first byte received to its last";
+        out.histogram("receive", help, &doc["receive_us_hist"])?;
         let help = "Time from a STEP's last byte received to its reply handed over";
         out.histogram("recv_to_send", help, &doc["recv_to_send_us_hist"])
     }

@@ -13,7 +13,7 @@ use crate::drafter::MarkovCounters;
 use crate::geometry::Geometry;
 use crate::plan::Append;
 use crate::protocol::step::ReqEntry;
-use crate::protocol::{EntryStatus, FrameStatus, Op};
+use crate::protocol::{AppHeader, EntryStatus, FrameStatus, Op};
 use crate::session::{Outcome, Session};
 
 /// What never changes while a worker runs: the constant keys of STATS.
@@ -105,6 +105,7 @@ pub struct WorkerStats {
     slots: Vec<SlotStats>,
     worker_us: Latency,
     recv_to_send_us: Latency,
+    receive_us: Latency,
     markov: Option<MarkovCounters>,
     link: LinkStats,
 }
@@ -171,6 +172,7 @@ impl WorkerStats {
             slots: vec![SlotStats::default(); geometry.max_slots as usize],
             worker_us: Latency::default(),
             recv_to_send_us: Latency::default(),
+            receive_us: Latency::default(),
             markov: None,
             link: LinkStats::default(),
             facts: Arc::new(facts),
@@ -189,6 +191,14 @@ impl WorkerStats {
             if status != FrameStatus::Ok {
                 self.failing_since.get_or_insert(now);
             }
+        }
+    }
+
+    /// Counts how long the bytes of a STEP took to come in.
+    pub fn received(&mut self, frame: &[u8], receiving: Duration) {
+        let step = AppHeader::split(frame).is_some_and(|(header, _)| header.op == Op::Step.code());
+        if step {
+            self.receive_us.record(u32::try_from(receiving.as_micros()).unwrap_or(u32::MAX));
         }
     }
 
@@ -279,6 +289,7 @@ impl WorkerStats {
         self.put_counters(&mut doc);
         self.worker_us.put(&mut doc, "worker_us");
         self.recv_to_send_us.put(&mut doc, "recv_to_send_us");
+        self.receive_us.put(&mut doc, "receive_us");
         doc.insert("slots".into(), self.slots_json());
         Value::Object(doc)
     }

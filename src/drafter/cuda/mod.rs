@@ -275,6 +275,17 @@ impl CudaDrafter {
         Ok(())
     }
 
+    /// One pass over no rows, as a STEP runs it.
+    fn run_nothing(&mut self) -> Result<(), DeviceError> {
+        let engine = &self.engine;
+        self.staging.upload_nothing(engine)?;
+        if let Some(graphs) = &self.graphs {
+            graphs.context(1)?;
+            graphs.block(1, 1)?;
+        }
+        engine.device.synchronize()
+    }
+
     /// What a device error means: after a fault of a kernel nothing on this device works again before the
     /// process ends.
     fn failure(&self, error: DeviceError) -> DraftError {
@@ -305,6 +316,10 @@ impl Drafter for CudaDrafter {
 
     fn markov(&self) -> Option<MarkovCounters> {
         Some(self.markov_counters())
+    }
+
+    fn keep_warm(&mut self) -> Result<(), DraftError> {
+        self.run_nothing().map_err(|error| self.failure(error))
     }
 
     fn frame_buffer(&self, bytes: usize) -> Result<FrameBuffer, DraftError> {
