@@ -151,8 +151,10 @@ fn text(doc: &Value) -> String {
         counts(doc, "entries"),
         counts(doc, "link"),
         acceptance(doc),
+        markov(&doc["markov"]),
         latency(doc, "worker_us", "worker"),
         latency(doc, "recv_to_send_us", "received to sent"),
+        latency(doc, "receive_us", "receiving"),
     ];
     lines.push(slots(doc));
     lines.join("\n")
@@ -198,6 +200,24 @@ fn acceptance(doc: &Value) -> String {
         count(taken),
         count(all),
         100.0 * taken as f64 / all.max(1) as f64,
+    )
+}
+
+/// Which road Markov steps took, and what share of the vocabulary they multiplied.
+fn markov(doc: &Value) -> String {
+    let number = |key: &str| doc[key].as_u64().unwrap_or(0);
+    let (rows, full) = (number("rows"), number("rows_full"));
+    if full == 0 {
+        return "Markov steps  n/a (nothing drafted yet)".into();
+    }
+    let roads =
+        ["resident", "pruned", "dense"].map(|road| format!("{road} {}", count(number(road))));
+    let share = 100.0 * rows as f64 / full as f64;
+    format!(
+        "Markov steps  {}  rows {} of {} ({share:.2}%)",
+        roads.join("  "),
+        count(rows),
+        count(full)
     )
 }
 

@@ -307,3 +307,74 @@ fn a_log_setting_that_means_nothing_is_refused() {
         assert!(err.starts_with(&format!("error: {name}")), "{err}");
     }
 }
+
+/// Opens listeners of these names as a supervisor does and becomes the program.
+const SUPERVISOR: &str = "
+import os, socket, sys
+names = sys.argv[1].split(':')
+for index, name in enumerate(names):
+    listener = socket.socket()
+    listener.bind(('127.0.0.1', 0))
+    listener.listen(8)
+    os.dup2(listener.fileno(), 100 + index)
+for index in range(len(names)):
+    os.dup2(100 + index, 3 + index)
+    os.close(100 + index)
+os.environ.update(LISTEN_FDS=str(len(names)), LISTEN_FDNAMES=sys.argv[1], LISTEN_PID=str(os.getpid()))
+os.execv(sys.argv[2], sys.argv[2:])
+";
+
+/// `dspark serve --demo` with passed sockets; its flags name a port that it must not open.
+fn passed(names: &str, forbidden: &str) -> Option<Command> {
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("skipped: no python3 to pass sockets");
+        return None;
+    }
+    let program = dspark(&["serve", "--json", "-q", "--demo", "--listen", forbidden]);
+    let mut command = Command::new("python3");
+    command.args(["-c", SUPERVISOR, names]).arg(program.get_program()).args(program.get_args());
+    command.args(["--control", "off"]).stdin(Stdio::null());
+    Some(command)
+}
+
+#[test]
+fn sockets_of_a_supervisor_take_the_place_of_listeners() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let forbidden = format!("tcp://{}", taken.local_addr().unwrap());
+    let Some(mut command) = passed("metrics:drafting:control", &forbidden) else { return };
+    let mut worker = Worker::launch(&mut command);
+    assert!(worker.drafting().to_string() != forbidden && worker.ready["metrics"].is_string());
+    let endpoint = worker.drafting().to_string();
+    let replay = ["replay", "--demo", "--rounds", "5", "--pace", "max", "-e", &endpoint];
+    let said = run(&replay);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert_eq!(run(&["ping", &worker.control().to_string()]).code, Some(0));
+    worker.terminate();
+    for (names, why) in [("what", "nobody knows"), ("control:control", "one of this name")] {
+        let output = passed(names, &forbidden).unwrap().output().unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{err}");
+        assert!(err.contains(why), "{err}");
+    }
+    let unit = project("packaging/dspark@.socket");
+    assert!(unit.lines().any(|line| line == "FileDescriptorName=drafting"));
+}
+
+#[test]
+fn a_client_of_a_synthetic_checkpoint_needs_only_its_name() {
+    let mut worker = Worker::start(&["--synthetic", "small:3"]);
+    let endpoint = worker.drafting().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    for (name, code) in [("small:3", 0), ("small:4", 4), ("live", 4)] {
+        let trace = folder.path().join(name);
+        let trace = trace.to_str().unwrap();
+        let synth = ["trace", "synth", "--synthetic", name, "--rounds", "30", "-o", trace];
+        let said = run(&synth);
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        let said = run(&["replay", trace, "--pace", "max", "--timeout", "20s", "-e", &endpoint]);
+        assert_eq!(said.code, Some(code), "{name}: {}{}", said.out, said.err);
+    }
+    worker.terminate();
+    let said = run(&["serve", "--synthetic", "huge"]);
+    assert!(said.code == Some(2) && said.err.contains("live or small"), "{}", said.err);
+}

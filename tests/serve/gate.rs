@@ -84,6 +84,7 @@ impl Held {
             checkpoint: "none".into(),
             identities: [hello.drafter_identity, hello.markov_identity],
             recorder: None,
+            keep_warm: None,
         };
         let gate = Gate { entered: entered_sender, then: then_receiver };
         let running = start(options, move || Ok(Box::new(gate) as Box<dyn Drafter>)).unwrap();

@@ -69,6 +69,7 @@ fn worker(drafter: &Faulty) -> (Running, Endpoint, String, String) {
         checkpoint: "none".into(),
         identities: [hello.drafter_identity, hello.markov_identity],
         recorder: None,
+        keep_warm: None,
     };
     let drafter = drafter.clone();
     let running = start(options, move || Ok(Box::new(drafter) as Box<dyn Drafter>)).unwrap();
