@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use dspark::checkpoint::Progress;
+pub(crate) use dspark::trace::grouped as count;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
@@ -142,19 +143,6 @@ pub(crate) fn micros(us: f64) -> String {
 /// As [`micros`].
 pub(crate) fn time(duration: Duration) -> String {
     micros(duration.as_secs_f64() * 1e6)
-}
-
-/// A count with thousands separated: `1,214`.
-pub(crate) fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

@@ -603,7 +603,7 @@ _dspark() {
             return 0
             ;;
         dspark__subcmd__serve)
-            opts="-q -v -h --checkpoint --receipt --markov --demo --backend --device --precision --logits --max-slots --listen --control --metrics --allow-peer --bind-wait --name --record --record-limit --stall-limit --check --json --quiet --verbose --color --help"
+            opts="-q -v -h --checkpoint --receipt --markov --demo --synthetic --backend --device --precision --logits --max-slots --listen --control --metrics --allow-peer --bind-wait --name --record --record-limit --stall-limit --check --json --quiet --verbose --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -618,6 +618,10 @@ _dspark() {
                     return 0
                     ;;
                 --markov)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --synthetic)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -933,7 +937,7 @@ _dspark() {
             return 0
             ;;
         dspark__subcmd__trace__subcmd__synth)
-            opts="-o -q -v -h --checkpoint --receipt --markov --demo --rounds --seed --requests --scenario --output --json --quiet --verbose --color --help"
+            opts="-o -q -v -h --checkpoint --receipt --markov --demo --synthetic --rounds --seed --requests --scenario --output --json --quiet --verbose --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -948,6 +952,10 @@ _dspark() {
                     return 0
                     ;;
                 --markov)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --synthetic)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

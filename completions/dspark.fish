@@ -45,6 +45,7 @@ complete -c dspark -n "__fish_dspark_needs_command" -f -a "help" -d 'Print this 
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l checkpoint -d 'Directory with config.json and the extracted drafter tensors' -r -F
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l receipt -d 'Copy receipt that the drafter identity is computed from [default: DIR/DSPARK_COPY_DONE]' -r -F
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l markov -d 'Markov cache [default: DIR/markov_top_tokens.json where there is one]' -r -F
+complete -c dspark -n "__fish_dspark_using_subcommand serve" -l synthetic -d 'Use random weights made in memory, of the live drafter\'s size (live: 9.1 GB) or the demo\'s (small): for measurements, drafts mean nothing' -r
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l backend -d 'Where drafting runs; auto takes the GPU when one is usable' -r -f -a "auto\t'The GPU when one is usable, else the CPU'
 cuda\t'An NVIDIA GPU'
 cpu\t'The CPU'"
@@ -206,6 +207,7 @@ complete -c dspark -n "__fish_dspark_using_subcommand trace; and __fish_seen_sub
 complete -c dspark -n "__fish_dspark_using_subcommand trace; and __fish_seen_subcommand_from synth" -l checkpoint -d 'Directory with config.json and the extracted drafter tensors' -r -F
 complete -c dspark -n "__fish_dspark_using_subcommand trace; and __fish_seen_subcommand_from synth" -l receipt -d 'Copy receipt that the drafter identity is computed from [default: DIR/DSPARK_COPY_DONE]' -r -F
 complete -c dspark -n "__fish_dspark_using_subcommand trace; and __fish_seen_subcommand_from synth" -l markov -d 'Markov cache [default: DIR/markov_top_tokens.json where there is one]' -r -F
+complete -c dspark -n "__fish_dspark_using_subcommand trace; and __fish_seen_subcommand_from synth" -l synthetic -d 'Use random weights made in memory, of the live drafter\'s size (live: 9.1 GB) or the demo\'s (small): for measurements, drafts mean nothing' -r
 complete -c dspark -n "__fish_dspark_using_subcommand trace; and __fish_seen_subcommand_from synth" -l rounds -d 'STEPs to write' -r
 complete -c dspark -n "__fish_dspark_using_subcommand trace; and __fish_seen_subcommand_from synth" -l seed -d 'The same seed gives the same bytes' -r
 complete -c dspark -n "__fish_dspark_using_subcommand trace; and __fish_seen_subcommand_from synth" -l requests -d 'Requests decoding at once, at most' -r

@@ -24,8 +24,8 @@ pub(crate) struct Request {
 impl Request {
     /// Appends pool rows `pool_start ..` and drafts after them, over a window that starts at `lo`.
     pub(crate) fn new(slot: u8, first_pos: i64, n: usize, pool_start: usize, lo: i64) -> Self {
-        let mut rows = Vec::new();
-        cases::pool_rows(&cases::pool(), pool_start, n, &mut rows);
+        let pool = cases::pool();
+        let rows: Vec<u8> = (0..n).flat_map(|r| pool.row(pool_start + r)).copied().collect();
         let anchor = first_pos + n as i64;
         let token = (pool_start % 512) as u32;
         Self { slot, first_pos, rows, draft: Some((lo.max(anchor - W)..anchor, token, N)) }
@@ -49,6 +49,17 @@ pub(crate) struct Bits {
     pub(crate) ids: Vec<i32>,
     pub(crate) confidence: Vec<u32>,
     pub(crate) margin: Vec<u32>,
+}
+
+impl Bits {
+    /// Checks that the first `n` positions are those of `full` and that the others are zero.
+    pub(crate) fn assert_begins(&self, n: usize, full: &Self) {
+        assert_eq!(self.ids[..n], full.ids[..n]);
+        assert_eq!(self.confidence[..n], full.confidence[..n]);
+        assert_eq!(self.margin[..n], full.margin[..n]);
+        assert!(self.ids[n..].iter().all(|&id| id == 0));
+        assert!(self.confidence[n..].iter().chain(&self.margin[n..]).all(|&bits| bits == 0));
+    }
 }
 
 /// Requests as one STEP: its plan and its rows.
