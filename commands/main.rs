@@ -6,6 +6,7 @@ mod drafts;
 mod environment;
 mod exit;
 mod generate;
+mod gpu_check;
 mod identity;
 mod ping;
 mod query;
@@ -55,6 +56,8 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Compare two sets of drafts round by round
     ShadowDiff(shadow_diff::ShadowDiffArgs),
+    /// Check a GPU and measure drafting on it
+    GpuCheck(gpu_check::GpuCheckArgs),
     /// Inspect and make trace files
     #[command(subcommand)]
     Trace(trace::TraceCommand),
@@ -109,6 +112,7 @@ fn run() -> exit::Outcome {
         Command::Stats(args) => stats::run(args, &output),
         Command::Replay(args) => replay::run(args, &output),
         Command::ShadowDiff(args) => shadow_diff::run(args, &output),
+        Command::GpuCheck(args) => gpu_check::run(&args, &output),
         Command::Trace(args) => trace::run(args, &output),
         Command::Completions(args) => generate::completions(&args, Cli::command(), &output),
         Command::Man(args) => generate::man(&args, Cli::command(), &output),

@@ -37,6 +37,7 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             [CompletionResult]::new('stats', 'stats', [CompletionResultType]::ParameterValue, 'Show the worker''s counters and latency percentiles')
             [CompletionResult]::new('replay', 'replay', [CompletionResultType]::ParameterValue, 'Drive a worker with recorded taps, as Spark rank 0 would')
             [CompletionResult]::new('shadow-diff', 'shadow-diff', [CompletionResultType]::ParameterValue, 'Compare two sets of drafts round by round')
+            [CompletionResult]::new('gpu-check', 'gpu-check', [CompletionResultType]::ParameterValue, 'Check a GPU and measure drafting on it')
             [CompletionResult]::new('trace', 'trace', [CompletionResultType]::ParameterValue, 'Inspect and make trace files')
             [CompletionResult]::new('completions', 'completions', [CompletionResultType]::ParameterValue, 'Print a shell completion script')
             [CompletionResult]::new('man', 'man', [CompletionResultType]::ParameterValue, 'Write the manual pages, one per command')
@@ -190,6 +191,22 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
             break
         }
+        'dspark;gpu-check' {
+            [CompletionResult]::new('--only', '--only', [CompletionResultType]::ParameterName, 'Only cases whose name contains NAME')
+            [CompletionResult]::new('--out', '--out', [CompletionResultType]::ParameterName, 'Also write the document that --json prints to DIR/gpu-check.json')
+            [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'Index of the GPU')
+            [CompletionResult]::new('--limit', '--limit', [CompletionResultType]::ParameterName, 'End a stage after this long [default: 1 to 15 minutes, by stage]')
+            [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'Colour the output; NO_COLOR is honoured')
+            [CompletionResult]::new('--in-process', '--in-process', [CompletionResultType]::ParameterName, 'Run the stages in this process, without limits; print one JSON line each')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)')
+            [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print nothing but the result and errors; hides progress bars')
+            [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print nothing but the result and errors; hides progress bars')
+            [CompletionResult]::new('-v', '-v', [CompletionResultType]::ParameterName, 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters')
+            [CompletionResult]::new('--verbose', '--verbose', [CompletionResultType]::ParameterName, 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
         'dspark;trace' {
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'Colour the output; NO_COLOR is honoured')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)')
@@ -317,6 +334,7 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             [CompletionResult]::new('stats', 'stats', [CompletionResultType]::ParameterValue, 'Show the worker''s counters and latency percentiles')
             [CompletionResult]::new('replay', 'replay', [CompletionResultType]::ParameterValue, 'Drive a worker with recorded taps, as Spark rank 0 would')
             [CompletionResult]::new('shadow-diff', 'shadow-diff', [CompletionResultType]::ParameterValue, 'Compare two sets of drafts round by round')
+            [CompletionResult]::new('gpu-check', 'gpu-check', [CompletionResultType]::ParameterValue, 'Check a GPU and measure drafting on it')
             [CompletionResult]::new('trace', 'trace', [CompletionResultType]::ParameterValue, 'Inspect and make trace files')
             [CompletionResult]::new('completions', 'completions', [CompletionResultType]::ParameterValue, 'Print a shell completion script')
             [CompletionResult]::new('man', 'man', [CompletionResultType]::ParameterValue, 'Write the manual pages, one per command')
@@ -339,6 +357,9 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             break
         }
         'dspark;help;shadow-diff' {
+            break
+        }
+        'dspark;help;gpu-check' {
             break
         }
         'dspark;help;trace' {

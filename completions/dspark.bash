@@ -19,6 +19,9 @@ _dspark() {
             dspark,completions)
                 cmd="dspark__subcmd__completions"
                 ;;
+            dspark,gpu-check)
+                cmd="dspark__subcmd__gpu__subcmd__check"
+                ;;
             dspark,help)
                 cmd="dspark__subcmd__help"
                 ;;
@@ -48,6 +51,9 @@ _dspark() {
                 ;;
             dspark__subcmd__help,completions)
                 cmd="dspark__subcmd__help__subcmd__completions"
+                ;;
+            dspark__subcmd__help,gpu-check)
+                cmd="dspark__subcmd__help__subcmd__gpu__subcmd__check"
                 ;;
             dspark__subcmd__help,help)
                 cmd="dspark__subcmd__help__subcmd__help"
@@ -125,7 +131,7 @@ _dspark() {
 
     case "${cmd}" in
         dspark)
-            opts="-q -v -h -V --json --quiet --verbose --color --help --version serve identity ping stats replay shadow-diff trace completions man help"
+            opts="-q -v -h -V --json --quiet --verbose --color --help --version serve identity ping stats replay shadow-diff gpu-check trace completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -160,8 +166,42 @@ _dspark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        dspark__subcmd__gpu__subcmd__check)
+            opts="-q -v -h --only --out --device --limit --in-process --json --quiet --verbose --color --help facts kernels images step sanitizers timing"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --only)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --device)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         dspark__subcmd__help)
-            opts="serve identity ping stats replay shadow-diff trace completions man help"
+            opts="serve identity ping stats replay shadow-diff gpu-check trace completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -175,6 +215,20 @@ _dspark() {
             return 0
             ;;
         dspark__subcmd__help__subcmd__completions)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        dspark__subcmd__help__subcmd__gpu__subcmd__check)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -34,6 +34,7 @@ set edit:completion:arg-completer[dspark] = {|@words|
             cand stats 'Show the worker''s counters and latency percentiles'
             cand replay 'Drive a worker with recorded taps, as Spark rank 0 would'
             cand shadow-diff 'Compare two sets of drafts round by round'
+            cand gpu-check 'Check a GPU and measure drafting on it'
             cand trace 'Inspect and make trace files'
             cand completions 'Print a shell completion script'
             cand man 'Write the manual pages, one per command'
@@ -180,6 +181,21 @@ set edit:completion:arg-completer[dspark] = {|@words|
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
+        &'dspark;gpu-check'= {
+            cand --only 'Only cases whose name contains NAME'
+            cand --out 'Also write the document that --json prints to DIR/gpu-check.json'
+            cand --device 'Index of the GPU'
+            cand --limit 'End a stage after this long [default: 1 to 15 minutes, by stage]'
+            cand --color 'Colour the output; NO_COLOR is honoured'
+            cand --in-process 'Run the stages in this process, without limits; print one JSON line each'
+            cand --json 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'
+            cand -q 'Print nothing but the result and errors; hides progress bars'
+            cand --quiet 'Print nothing but the result and errors; hides progress bars'
+            cand -v 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+            cand --verbose 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
         &'dspark;trace'= {
             cand --color 'Colour the output; NO_COLOR is honoured'
             cand --json 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'
@@ -294,6 +310,7 @@ set edit:completion:arg-completer[dspark] = {|@words|
             cand stats 'Show the worker''s counters and latency percentiles'
             cand replay 'Drive a worker with recorded taps, as Spark rank 0 would'
             cand shadow-diff 'Compare two sets of drafts round by round'
+            cand gpu-check 'Check a GPU and measure drafting on it'
             cand trace 'Inspect and make trace files'
             cand completions 'Print a shell completion script'
             cand man 'Write the manual pages, one per command'
@@ -310,6 +327,8 @@ set edit:completion:arg-completer[dspark] = {|@words|
         &'dspark;help;replay'= {
         }
         &'dspark;help;shadow-diff'= {
+        }
+        &'dspark;help;gpu-check'= {
         }
         &'dspark;help;trace'= {
             cand info 'Count what a trace holds and name its anomalies'

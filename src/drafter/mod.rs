@@ -1,11 +1,12 @@
 //! Backends that execute a [`StepPlan`]: store context rows, draft blocks.
 //!
 //! A backend knows nothing of the wire. [`Drafter`] is the whole interface; [`weights`] finds what every
-//! backend computes with, [`stage`] names the values they can be compared at, [`cpu`] is the reference, and
-//! [`cuda`] is what serves.
+//! backend computes with, [`stage`] names the values they can be compared at, [`parity`] compares them,
+//! [`cpu`] is the reference, and [`cuda`] is what serves.
 
 pub mod cpu;
 pub mod cuda;
+pub mod parity;
 pub mod stage;
 pub mod weights;
 

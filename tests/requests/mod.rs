@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+use dspark::drafter::cuda::CudaDrafter;
+use dspark::drafter::stage::StageObserver;
 use dspark::drafter::{DraftBlocks, Drafter};
 use dspark::plan::{Append, Draft, RowBlock, StepPlan};
 
@@ -60,7 +62,8 @@ impl Bits {
     }
 }
 
-pub(crate) fn step(drafter: &mut dyn Drafter, requests: &[Request]) -> Vec<Bits> {
+/// Requests as one STEP: its plan and its rows.
+fn planned(requests: &[Request]) -> (StepPlan, Vec<u8>) {
     let mut plan = StepPlan { max_model_len: MAX_MODEL_LEN, ..StepPlan::default() };
     let mut rows = Vec::new();
     for (entry, request) in requests.iter().enumerate() {
@@ -75,6 +78,23 @@ pub(crate) fn step(drafter: &mut dyn Drafter, requests: &[Request]) -> Vec<Bits>
             plan.drafts.push(Draft { entry, slot, context, anchor_token, anchor_pos, n_out });
         }
     }
+    (plan, rows)
+}
+
+/// Runs them as one STEP that is shown to `observer`.
+pub(crate) fn observed(
+    drafter: &mut CudaDrafter,
+    requests: &[Request],
+    observer: &mut dyn StageObserver,
+) {
+    let (plan, rows) = planned(requests);
+    let mut out = DraftBlocks::new(drafter.geometry());
+    let flow = drafter.step_observed(&plan, RowBlock::new(&rows, ROW_BYTES), &mut out, observer);
+    assert!(flow.expect("a step").is_continue());
+}
+
+pub(crate) fn step(drafter: &mut dyn Drafter, requests: &[Request]) -> Vec<Bits> {
+    let (plan, rows) = planned(requests);
     let mut out = DraftBlocks::new(drafter.geometry());
     drafter.step(&plan, RowBlock::new(&rows, ROW_BYTES), &mut out).expect("a step");
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect();

@@ -189,6 +189,12 @@ impl Device {
         unsafe { result::stream::synchronize(self.stream) }.doing("wait for the device")
     }
 
+    /// A number the driver has of the device.
+    pub(super) fn attribute(&self, which: sys::CUdevice_attribute) -> Result<i32, DeviceError> {
+        // SAFETY: the driver named the device in `open`.
+        unsafe { result::device::get_attribute(self.device, which) }.doing("ask for an attribute")
+    }
+
     /// Free and total bytes of device memory.
     pub(super) fn memory(&self) -> Result<(u64, u64), DeviceError> {
         let (free, total) = result::mem_get_info().doing("ask for free memory")?;

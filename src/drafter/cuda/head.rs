@@ -76,7 +76,7 @@ impl Engine {
         self.buffers.results + (4 * list * self.shape.drafts * self.shape.block) as u64
     }
 
-    fn tables(&self) -> TablesRecord {
+    pub(super) fn tables(&self) -> TablesRecord {
         let (s, w) = (&self.shape, &self.weights);
         TablesRecord {
             base: self.buffers.base,
@@ -84,6 +84,8 @@ impl Engine {
             embed: w.markov_embed.at,
             head_norm: w.markov_head_norm,
             embed_norm: w.markov_embed_norm,
+            slots: self.resident.slots,
+            bias: self.resident.bias,
             head_format: w.markov_head.format,
             embed_format: w.markov_embed.format,
             vocab: word(s.vocab),
