@@ -1,5 +1,6 @@
 //! `dspark`: parse, set up logging, run one command, turn its error into an exit code.
 
+mod acceptance;
 mod args;
 mod check;
 mod drafts;
@@ -15,6 +16,7 @@ mod serve;
 mod service;
 mod shadow_diff;
 mod stats;
+mod top;
 mod trace;
 mod worker;
 
@@ -52,6 +54,8 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Compare two sets of drafts round by round
     ShadowDiff(shadow_diff::ShadowDiffArgs),
+    /// Watch workers live in the terminal
+    Top(top::TopArgs),
     /// Inspect and make trace files
     #[command(subcommand)]
     Trace(trace::TraceCommand),
@@ -91,6 +95,7 @@ fn run() -> exit::Outcome {
         Command::Stats(args) => stats::run(args, &output),
         Command::Replay(args) => replay::run(args, &output),
         Command::ShadowDiff(args) => shadow_diff::run(args, &output),
+        Command::Top(args) => top::run(&args, &output),
         Command::Trace(args) => trace::run(args, &output),
     }
 }
