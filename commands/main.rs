@@ -3,6 +3,7 @@
 mod acceptance;
 mod args;
 mod check;
+mod doctor;
 mod drafts;
 mod environment;
 mod exit;
@@ -56,6 +57,8 @@ enum Command {
     ShadowDiff(shadow_diff::ShadowDiffArgs),
     /// Watch workers live in the terminal
     Top(top::TopArgs),
+    /// Check what this machine can run and say how to fix what is missing
+    Doctor(doctor::DoctorArgs),
     /// Inspect and make trace files
     #[command(subcommand)]
     Trace(trace::TraceCommand),
@@ -75,8 +78,13 @@ fn main() -> ExitCode {
 
 fn run() -> exit::Outcome {
     let mut command = Cli::command();
-    // Before the values are parsed: their own errors cannot show what is invisible.
-    let warnings = environment::check(&command, std::env::vars_os())?;
+    // Before the values are parsed: their own errors cannot show what is invisible. One command reports it.
+    let environment = environment::check(&command, std::env::vars_os());
+    let warnings = if std::env::args_os().skip(1).any(|argument| argument == doctor::NAME) {
+        Vec::new()
+    } else {
+        environment?
+    };
     let matches = command.get_matches_mut();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output::new(&cli.output);
@@ -96,6 +104,7 @@ fn run() -> exit::Outcome {
         Command::Replay(args) => replay::run(args, &output),
         Command::ShadowDiff(args) => shadow_diff::run(args, &output),
         Command::Top(args) => top::run(&args, &output),
+        Command::Doctor(args) => doctor::run(&args, &Cli::command(), &output),
         Command::Trace(args) => trace::run(args, &output),
     }
 }

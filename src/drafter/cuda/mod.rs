@@ -23,6 +23,7 @@ mod records;
 mod shape;
 mod single;
 mod step;
+pub mod survey;
 mod upload;
 
 use std::ops::ControlFlow;
