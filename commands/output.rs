@@ -61,10 +61,15 @@ impl Output {
 
     /// Whether logs are coloured.
     pub(crate) fn colored_logs(&self) -> bool {
+        self.colored(io::stderr().is_terminal())
+    }
+
+    /// Whether a stream is coloured.
+    pub(crate) fn colored(&self, is_terminal: bool) -> bool {
         match self.color {
             ColorWhen::Always => true,
             ColorWhen::Never => false,
-            ColorWhen::Auto => io::stderr().is_terminal() && !no_color(),
+            ColorWhen::Auto => is_terminal && !no_color(),
         }
     }
 }
