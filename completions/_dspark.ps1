@@ -62,6 +62,7 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             [CompletionResult]::new('--record', '--record', [CompletionResultType]::ParameterName, 'Append every request and reply to a new trace file for ''dspark replay''')
             [CompletionResult]::new('--record-limit', '--record-limit', [CompletionResultType]::ParameterName, 'Stop recording after this many bytes')
             [CompletionResult]::new('--stall-limit', '--stall-limit', [CompletionResultType]::ParameterName, 'Exit with 70 when drafting has been stuck for this long, for a supervisor to restart')
+            [CompletionResult]::new('--keep-warm', '--keep-warm', [CompletionResultType]::ParameterName, 'Use the GPU whenever it was idle for TIME, so that its clocks stay up; a STEP that comes meanwhile waits for one pass over no rows. ''off'' lets it rest')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'Colour the output; NO_COLOR is honoured')
             [CompletionResult]::new('--demo', '--demo', [CompletionResultType]::ParameterName, 'Use the tiny synthetic checkpoint inside this program: no files, no GPU')
             [CompletionResult]::new('--check', '--check', [CompletionResultType]::ParameterName, 'Load and verify everything, print modules, memory and the origin of every setting, and exit')

@@ -603,7 +603,7 @@ _dspark() {
             return 0
             ;;
         dspark__subcmd__serve)
-            opts="-q -v -h --checkpoint --receipt --markov --demo --synthetic --backend --device --precision --logits --max-slots --listen --control --metrics --allow-peer --bind-wait --name --record --record-limit --stall-limit --check --json --quiet --verbose --color --help"
+            opts="-q -v -h --checkpoint --receipt --markov --demo --synthetic --backend --device --precision --logits --max-slots --listen --control --metrics --allow-peer --bind-wait --name --record --record-limit --stall-limit --keep-warm --check --json --quiet --verbose --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -678,6 +678,10 @@ _dspark() {
                     return 0
                     ;;
                 --stall-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --keep-warm)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -58,6 +58,7 @@ set edit:completion:arg-completer[dspark] = {|@words|
             cand --record 'Append every request and reply to a new trace file for ''dspark replay'''
             cand --record-limit 'Stop recording after this many bytes'
             cand --stall-limit 'Exit with 70 when drafting has been stuck for this long, for a supervisor to restart'
+            cand --keep-warm 'Use the GPU whenever it was idle for TIME, so that its clocks stay up; a STEP that comes meanwhile waits for one pass over no rows. ''off'' lets it rest'
             cand --color 'Colour the output; NO_COLOR is honoured'
             cand --demo 'Use the tiny synthetic checkpoint inside this program: no files, no GPU'
             cand --check 'Load and verify everything, print modules, memory and the origin of every setting, and exit'

@@ -64,6 +64,7 @@ complete -c dspark -n "__fish_dspark_using_subcommand serve" -l name -d 'Worker 
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l record -d 'Append every request and reply to a new trace file for \'dspark replay\'' -r -F
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l record-limit -d 'Stop recording after this many bytes' -r
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l stall-limit -d 'Exit with 70 when drafting has been stuck for this long, for a supervisor to restart' -r
+complete -c dspark -n "__fish_dspark_using_subcommand serve" -l keep-warm -d 'Use the GPU whenever it was idle for TIME, so that its clocks stay up; a STEP that comes meanwhile waits for one pass over no rows. \'off\' lets it rest' -r
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l color -d 'Colour the output; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"

@@ -15,6 +15,8 @@ use zerocopy::IntoBytes;
 
 use super::{digest_field, fixture};
 
+// Tests that also read the cases as plans have it there.
+#[allow(clippy::duplicate_mod)]
 #[path = "../cases/pool.rs"]
 mod pool;
 
