@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use args::OutputArgs;
-use output::Output;
+use output::{BesideBars, Output};
 
 /// Remote DSpark drafter: worker, Spark-client emulator and operator tools
 #[derive(Parser, Debug)]
@@ -110,7 +110,7 @@ fn init_logging(cli: &Cli, output: &Output) {
         .with_default_directive(level.parse().expect("a level name"))
         .from_env_lossy();
     let builder = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(|| BesideBars)
         .with_env_filter(filter)
         .with_target(false)
         // It would report a broken stderr on stderr, and panic in the thread that logs.
