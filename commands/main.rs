@@ -33,7 +33,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use args::OutputArgs;
 use dspark::drafter::cuda::pack;
-use output::Output;
+use output::{BesideBars, Output};
 
 /// Remote DSpark drafter: worker, Spark-client emulator and operator tools
 #[derive(Parser, Debug)]
@@ -153,7 +153,7 @@ fn init_logging(cli: &Cli, output: &Output) -> exit::Outcome {
         .parse(variable("DSPARK_LOG").unwrap_or_default())
         .map_err(|error| usage(format!("DSPARK_LOG: {error}")).hint("as in DSPARK_LOG=debug"))?;
     let builder = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(|| BesideBars)
         .with_env_filter(filter)
         .with_target(false)
         // It would report a broken stderr on stderr, and panic in the thread that logs.

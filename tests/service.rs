@@ -74,8 +74,11 @@ fn a_supervisor_hears_loading_ready_the_watchdog_and_stopping_in_this_order() {
     let supervisor = Supervisor::new();
     let mut worker = supervisor.launch(&[]);
     let before = supervisor.until("READY=1");
-    assert_eq!(before[0], "STATUS=verifying the checkpoint");
-    assert!(before.contains(&"STATUS=loading the drafter".to_owned()), "{before:?}");
+    assert_eq!(before[0], "STATUS=opening the checkpoint");
+    assert!(
+        before.contains(&"STATUS=loading the drafter and verifying its files".to_owned()),
+        "{before:?}"
+    );
     assert!(!before.contains(&"WATCHDOG=1".to_owned()), "{before:?}");
     supervisor.until("WATCHDOG=1");
     supervisor.until("WATCHDOG=1");
