@@ -48,6 +48,13 @@ pub(crate) struct ControlUrl {
     #[arg(value_name = "URL", env = "DSPARK_CONTROL", hide_env_values = true, default_value = CONTROL,
         value_parser = control_url)]
     pub(crate) url: Endpoint,
+    #[command(flatten)]
+    pub(crate) asking: AskingArgs,
+}
+
+/// How a worker is asked.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AskingArgs {
     /// Give up after this long (50ms, 2s; a bare number is milliseconds)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration)]
     pub(crate) timeout: Duration,

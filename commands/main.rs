@@ -1,7 +1,9 @@
 //! `dspark`: parse, set up logging, run one command, turn its error into an exit code.
 
+mod acceptance;
 mod args;
 mod check;
+mod doctor;
 mod drafts;
 mod environment;
 mod exit;
@@ -18,6 +20,7 @@ mod service;
 mod shadow_diff;
 mod sockets;
 mod stats;
+mod top;
 mod trace;
 mod worker;
 
@@ -30,7 +33,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use args::OutputArgs;
 use dspark::drafter::cuda::pack;
-use output::Output;
+use output::{BesideBars, Output};
 
 /// Remote DSpark drafter: worker, Spark-client emulator and operator tools
 #[derive(Parser, Debug)]
@@ -58,6 +61,10 @@ enum Command {
     ShadowDiff(shadow_diff::ShadowDiffArgs),
     /// Check a GPU and measure drafting on it
     GpuCheck(gpu_check::GpuCheckArgs),
+    /// Watch workers live in the terminal
+    Top(top::TopArgs),
+    /// Check what this machine can run and say how to fix what is missing
+    Doctor(doctor::DoctorArgs),
     /// Inspect and make trace files
     #[command(subcommand)]
     Trace(trace::TraceCommand),
@@ -92,8 +99,13 @@ fn main() -> ExitCode {
 
 fn run() -> exit::Outcome {
     let mut command = Cli::command();
-    // Before the values are parsed: their own errors cannot show what is invisible.
-    let warnings = environment::check(&command, std::env::vars_os())?;
+    // Before the values are parsed: their own errors cannot show what is invisible. One command reports it.
+    let environment = environment::check(&command, std::env::vars_os());
+    let warnings = if std::env::args_os().skip(1).any(|argument| argument == doctor::NAME) {
+        Vec::new()
+    } else {
+        environment?
+    };
     let matches = command.get_matches_mut();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output::new(&cli.output);
@@ -113,6 +125,8 @@ fn run() -> exit::Outcome {
         Command::Replay(args) => replay::run(args, &output),
         Command::ShadowDiff(args) => shadow_diff::run(args, &output),
         Command::GpuCheck(args) => gpu_check::run(&args, &output),
+        Command::Top(args) => top::run(&args, &output),
+        Command::Doctor(args) => doctor::run(&args, &Cli::command(), &output),
         Command::Trace(args) => trace::run(args, &output),
         Command::Completions(args) => generate::completions(&args, Cli::command(), &output),
         Command::Man(args) => generate::man(&args, Cli::command(), &output),
@@ -139,7 +153,7 @@ fn init_logging(cli: &Cli, output: &Output) -> exit::Outcome {
         .parse(variable("DSPARK_LOG").unwrap_or_default())
         .map_err(|error| usage(format!("DSPARK_LOG: {error}")).hint("as in DSPARK_LOG=debug"))?;
     let builder = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(|| BesideBars)
         .with_env_filter(filter)
         .with_target(false)
         // It would report a broken stderr on stderr, and panic in the thread that logs.

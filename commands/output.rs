@@ -4,13 +4,13 @@
 //! every write returns its error instead of panicking.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use dspark::checkpoint::Progress;
 pub(crate) use dspark::trace::grouped as count;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use crate::args::{ColorWhen, OutputArgs};
@@ -61,10 +61,15 @@ impl Output {
 
     /// Whether logs are coloured.
     pub(crate) fn colored_logs(&self) -> bool {
+        self.colored(io::stderr().is_terminal())
+    }
+
+    /// Whether a stream is coloured.
+    pub(crate) fn colored(&self, is_terminal: bool) -> bool {
         match self.color {
             ColorWhen::Always => true,
             ColorWhen::Never => false,
-            ColorWhen::Auto => io::stderr().is_terminal() && !no_color(),
+            ColorWhen::Auto => is_terminal && !no_color(),
         }
     }
 }
@@ -72,6 +77,23 @@ impl Output {
 /// NO_COLOR counts when it is set and not empty.
 fn no_color() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
+}
+
+/// All progress bars there are.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Standard error for log lines: a bar makes way for each of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BesideBars;
+
+impl Write for BesideBars {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        BARS.suspend(|| io::stderr().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 /// A progress bar for hashing files.
@@ -96,6 +118,7 @@ impl Progress for Bar {
                 "  verifying {prefix} files {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {msg}";
             let style = ProgressStyle::with_template(style).expect("a constant template");
             let bar = ProgressBar::new(bytes).with_style(style).with_prefix(files.to_string());
+            let bar = BARS.add(bar);
             *self.bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(bar);
         }
     }

@@ -80,7 +80,7 @@ impl PingArgs {
 pub(crate) fn run(args: PingArgs, output: &Output) -> Outcome {
     let mut query = Query::of(&args.control)?;
     match args.wait {
-        Some(limit) => wait(&mut query, args.control.timeout, limit, output)?,
+        Some(limit) => wait(&mut query, args.control.asking.timeout, limit, output)?,
         None => measure(&mut query, &args, output)?,
     }
     if args.check { check(&mut query, &args) } else { Ok(()) }
@@ -88,7 +88,7 @@ pub(crate) fn run(args: PingArgs, output: &Output) -> Outcome {
 
 /// Asks STATS whether drafting makes progress: a PING is answered by another thread.
 fn check(query: &mut Query, args: &PingArgs) -> Outcome {
-    query.set_timeout(args.control.timeout);
+    query.set_timeout(args.control.asking.timeout);
     let endpoint = query.endpoint().clone();
     let stats = query.stats().map_err(|error| error.failure(&endpoint))?;
     progress(&stats, args.stall, args.busy).map_err(|stall| {

@@ -8,7 +8,7 @@ use dspark::protocol::{FrameStatus, Op, ReplyRefusal};
 use dspark::transport::{CallError, Caller, Endpoint, Scheme};
 use serde_json::Value;
 
-use crate::args::{ControlUrl, DRAFTING};
+use crate::args::{AskingArgs, ControlUrl, DRAFTING};
 use crate::exit::{Code, Failure};
 
 /// A connection that asks one thing after another and reconnects by itself.
@@ -61,17 +61,21 @@ impl QueryError {
 impl Query {
     /// Asks the worker that a tool's flags name.
     pub(crate) fn of(control: &ControlUrl) -> Result<Self, Failure> {
+        Self::at(&control.url, &control.asking)
+    }
+
+    /// Asks the worker at `url`.
+    pub(crate) fn at(url: &Endpoint, asking: &AskingArgs) -> Result<Self, Failure> {
         let drafting: Endpoint = DRAFTING.parse().expect("a constant URL");
-        let url = &control.url;
         // Whoever is accepted there displaces the client (contract-notes D2), before it has said a word.
-        if url.scheme == Scheme::Tcp && url.port == drafting.port && !control.takeover {
+        if url.scheme == Scheme::Tcp && url.port == drafting.port && !asking.takeover {
             return Err(Failure::new(
                 Code::Usage,
                 format!("{url} is a drafting port: connecting drops the live client"),
             )
             .hint("ask the control listener (default tcp://127.0.0.1:18629), or give --takeover"));
         }
-        Self::new(url.clone(), control.timeout)
+        Self::new(url.clone(), asking.timeout)
     }
 
     pub(crate) fn new(endpoint: Endpoint, timeout: Duration) -> Result<Self, Failure> {

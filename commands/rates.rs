@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::acceptance::Acceptance;
 use crate::output::count;
 
 /// Counters of STATS that are compared; paths of keys.
@@ -20,14 +21,12 @@ const COUNTERS: [&[&str]; 11] = [
 ];
 
 /// The differences of two documents.
+#[derive(Clone, Debug)]
 pub(crate) struct Rates {
     /// Seconds of the worker's clock between them.
     interval_s: f64,
     counters: Vec<(String, u64)>,
-    /// Rounds whose drafts were verified, and drafts accepted and verified in them.
-    rounds: u64,
-    accepted: u64,
-    verified: u64,
+    acceptance: Acceptance,
 }
 
 impl Rates {
@@ -38,22 +37,21 @@ impl Rates {
         if interval_s <= 0.0 {
             return None;
         }
-        let counters = COUNTERS.iter().filter_map(|path| {
-            let at = |doc: &Value| path.iter().fold(doc.clone(), |d, key| d[key].clone()).as_u64();
-            Some((path.join("_"), at(after)?.checked_sub(at(before)?)?))
-        });
-        let sum = |doc: &Value, key: &str| -> u64 {
-            let list = doc["acceptance"][key].as_array();
-            list.into_iter().flatten().filter_map(Value::as_u64).sum()
-        };
-        let grown = |key: &str| sum(after, key).saturating_sub(sum(before, key));
-        Some(Self {
-            interval_s,
-            counters: counters.collect(),
-            rounds: grown("accepted_hist"),
-            accepted: grown("accepted"),
-            verified: grown("verified"),
-        })
+        let mut counters = Vec::with_capacity(COUNTERS.len());
+        for path in COUNTERS {
+            let at = |doc: &Value| path.iter().try_fold(doc, |d, key| d.get(key))?.as_u64();
+            if let (Some(before), Some(after)) = (at(before), at(after)) {
+                // A counter of one worker never shrinks.
+                counters.push((path.join("_"), after.checked_sub(before)?));
+            }
+        }
+        let acceptance = Acceptance::of(after).since(&Acceptance::of(before));
+        Some(Self { interval_s, counters, acceptance })
+    }
+
+    /// How fast a counter grew, where both documents have it.
+    pub(crate) fn per_s(&self, name: &str) -> Option<f64> {
+        Some(self.delta(name)? as f64 / self.interval_s)
     }
 
     fn delta(&self, name: &str) -> Option<u64> {
@@ -66,14 +64,13 @@ impl Rates {
             self.counters.iter().map(|(name, n)| (name.clone(), (*n).into())).collect();
         doc.insert("interval_s".into(), self.interval_s.into());
         for name in ["steps", "rows", "rows_bytes"] {
-            if let Some(n) = self.delta(name) {
-                doc.insert(format!("{name}_per_s"), (n as f64 / self.interval_s).into());
+            if let Some(rate) = self.per_s(name) {
+                doc.insert(format!("{name}_per_s"), rate.into());
             }
         }
-        doc.insert("drafts_verified".into(), self.verified.into());
-        doc.insert("drafts_accepted".into(), self.accepted.into());
-        if self.rounds > 0 {
-            let mean = self.accepted as f64 / self.rounds as f64;
+        doc.insert("drafts_verified".into(), self.acceptance.verified().into());
+        doc.insert("drafts_accepted".into(), self.acceptance.accepted().into());
+        if let Some(mean) = self.acceptance.per_round() {
             doc.insert("accepted_per_round".into(), json!(mean));
         }
         Value::Object(doc)
@@ -81,16 +78,16 @@ impl Rates {
 
     /// One line.
     pub(crate) fn text(&self) -> String {
-        let rate = |name: &str| match self.delta(name) {
-            Some(n) => format!("{name} +{} ({:.1}/s)", count(n), n as f64 / self.interval_s),
-            None => format!("{name} n/a"),
+        let rate = |name: &str| match (self.delta(name), self.per_s(name)) {
+            (Some(n), Some(rate)) => format!("{name} +{} ({rate:.1}/s)", count(n)),
+            _ => format!("{name} n/a"),
         };
         let plain = |name: &str, label: &str| {
             format!("{label} +{}", self.delta(name).map_or("n/a".into(), count))
         };
-        let accepted = match self.rounds {
-            0 => "accepted n/a".into(),
-            rounds => format!("accepted {:.2} a round", self.accepted as f64 / rounds as f64),
+        let accepted = match self.acceptance.per_round() {
+            None => "accepted n/a".into(),
+            Some(mean) => format!("accepted {mean:.2} a round"),
         };
         format!(
             "last {:.1} s  {}  {}  {accepted}  {}  {}  {}  {}  {}",
@@ -136,5 +133,7 @@ mod tests {
     #[test]
     fn a_restarted_worker_has_no_rates() {
         assert!(Rates::between(&doc(9.0, 9, [0, 0], 0), &doc(0.5, 1, [0, 0], 0)).is_none());
+        // Its successor may already be older than it was when it was asked last.
+        assert!(Rates::between(&doc(9.0, 9, [0, 0], 0), &doc(10.0, 1, [0, 0], 0)).is_none());
     }
 }

@@ -179,11 +179,11 @@ pub(crate) fn run(args: ServeArgs, settings: &[Setting], output: &Output) -> Out
     if args.allow_peer.is_empty() {
         warn_of_strangers(&listeners);
     }
-    service::status("verifying the checkpoint");
+    service::status("opening the checkpoint");
     let source = open_source(&args.model, output)?;
     let checkpoint = &source.checkpoint;
     let recorder = args.record.as_ref().map(|path| record(&args, path, checkpoint)).transpose()?;
-    service::status("loading the drafter");
+    service::status("loading the drafter and verifying its files");
     let about = About::of(checkpoint);
     let options = ServeOptions {
         listeners,

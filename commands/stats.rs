@@ -9,6 +9,7 @@ use clap::Args;
 use dspark::worker::metrics::openmetrics;
 use serde_json::Value;
 
+use crate::acceptance::{Acceptance, percent, share};
 use crate::args::{self, ControlUrl};
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::{Output, count, micros, table};
@@ -161,7 +162,7 @@ fn text(doc: &Value) -> String {
 }
 
 /// The counters of one object of STATS; statuses that never occurred are left out, OK is not.
-fn counts(doc: &Value, key: &str) -> String {
+pub(crate) fn counts(doc: &Value, key: &str) -> String {
     let all = doc[key].as_object().into_iter().flatten();
     let shown = all.filter_map(|(name, n)| {
         let n = n.as_u64().filter(|n| *n > 0 || name == "OK")?;
@@ -172,34 +173,30 @@ fn counts(doc: &Value, key: &str) -> String {
 
 /// Accepted over verified drafts, per position: what the client's k_window and n_rows say.
 fn acceptance(doc: &Value) -> String {
-    let list = |key: &str| -> Vec<u64> {
-        let values = doc["acceptance"][key].as_array();
-        values.into_iter().flatten().filter_map(Value::as_u64).collect()
-    };
-    let (verified, accepted) = (list("verified"), list("accepted"));
-    let entries: u64 = list("accepted_hist").iter().sum();
-    if entries == 0 {
+    let acceptance = Acceptance::of(doc);
+    let Some(per_round) = acceptance.per_round() else {
         return "acceptance n/a (no verified drafts yet)".into();
-    }
+    };
     let mut by_position = table(&["position", "verified", "accepted", "rate"]);
-    for (position, (v, a)) in verified.iter().zip(&accepted).enumerate() {
-        let rate = match v {
-            0 => "n/a".to_owned(),
-            v => format!("{:.1}%", 100.0 * *a as f64 / *v as f64),
-        };
-        by_position.add_row(vec![position.to_string(), count(*v), count(*a), rate]);
+    for (position, (counts, rate)) in
+        acceptance.positions.iter().zip(acceptance.rates()).enumerate()
+    {
+        let (verified, accepted) = counts;
+        by_position.add_row(vec![
+            position.to_string(),
+            count(*verified),
+            count(*accepted),
+            percent(rate, 1),
+        ]);
     }
-    let sum = |counts: &[u64]| counts.iter().sum::<u64>();
-    let (all, taken) = (sum(&verified), sum(&accepted));
     format!(
-        "acceptance  {:.2} drafts a round over {} rounds, {} of {} verified drafts ({:.1}%)\n\
+        "acceptance  {per_round:.2} drafts a round over {} rounds, {} of {} verified drafts ({})\n\
          a round counts when the engine verified drafts (k_window > 0) and kept rows, resyncs left out;\n\
          a position's rate is accepted over verified there, accepted = n_rows - 1\n{by_position}",
-        taken as f64 / entries as f64,
-        count(entries),
-        count(taken),
-        count(all),
-        100.0 * taken as f64 / all.max(1) as f64,
+        count(acceptance.rounds),
+        count(acceptance.accepted()),
+        count(acceptance.verified()),
+        percent(acceptance.rate(), 1),
     )
 }
 
@@ -221,7 +218,7 @@ fn markov(doc: &Value) -> String {
     )
 }
 
-fn latency(doc: &Value, key: &str, label: &str) -> String {
+pub(crate) fn latency(doc: &Value, key: &str, label: &str) -> String {
     let value = |suffix: &str| doc[format!("{key}_{suffix}")].as_f64().map(micros);
     match (value("p50"), value("p90"), value("p99"), value("max")) {
         (Some(p50), Some(p90), Some(p99), Some(max)) => {
@@ -232,30 +229,32 @@ fn latency(doc: &Value, key: &str, label: &str) -> String {
 }
 
 fn slots(doc: &Value) -> String {
-    let mut table = table(&["slot", "gen", "window", "rows", "drafts", "accepted", "last"]);
-    let width = doc["window"].as_u64().unwrap_or(0);
+    let mut table = table(&SLOT_COLUMNS);
     for slot in doc["slots"].as_array().into_iter().flatten() {
-        let number = |key: &str| slot[key].as_u64().map_or("-".to_owned(), |n| n.to_string());
-        let window = match (slot["lo"].as_i64(), slot["hi"].as_i64()) {
-            (Some(lo), Some(hi)) => format!("[{lo},{hi}]"),
-            _ => "empty".to_owned(),
-        };
-        let verified = slot["verified"].as_u64().unwrap_or(0);
-        let accepted = match slot["accepted"].as_u64() {
-            Some(accepted) if verified > 0 => {
-                format!("{:.0}%", 100.0 * accepted as f64 / verified as f64)
-            }
-            _ => "n/a".to_owned(),
-        };
-        table.add_row(vec![
-            number("slot"),
-            number("generation"),
-            window,
-            format!("{}/{width}", number("rows")),
-            number("drafts"),
-            accepted,
-            slot["last_status"].as_str().unwrap_or("-").to_owned(),
-        ]);
+        table.add_row(slot_cells(doc, slot));
     }
     table.to_string()
+}
+
+/// Names of what [`slot_cells`] gives.
+pub(crate) const SLOT_COLUMNS: [&str; 7] =
+    ["slot", "gen", "window", "rows", "drafts", "accepted", "last"];
+
+/// One entry of `slots` as text.
+pub(crate) fn slot_cells(doc: &Value, slot: &Value) -> [String; 7] {
+    let number = |key: &str| slot[key].as_u64().map_or("-".to_owned(), |n| n.to_string());
+    let window = match (slot["lo"].as_i64(), slot["hi"].as_i64()) {
+        (Some(lo), Some(hi)) => format!("[{lo},{hi}]"),
+        _ => "empty".to_owned(),
+    };
+    let counted = |key: &str| slot[key].as_u64().unwrap_or(0);
+    [
+        number("slot"),
+        number("generation"),
+        window,
+        format!("{}/{}", number("rows"), doc["window"].as_u64().unwrap_or(0)),
+        number("drafts"),
+        percent(share(counted("verified"), counted("accepted")), 0),
+        slot["last_status"].as_str().unwrap_or("-").to_owned(),
+    ]
 }

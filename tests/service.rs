@@ -74,8 +74,11 @@ fn a_supervisor_hears_loading_ready_the_watchdog_and_stopping_in_this_order() {
     let supervisor = Supervisor::new();
     let mut worker = supervisor.launch(&[]);
     let before = supervisor.until("READY=1");
-    assert_eq!(before[0], "STATUS=verifying the checkpoint");
-    assert!(before.contains(&"STATUS=loading the drafter".to_owned()), "{before:?}");
+    assert_eq!(before[0], "STATUS=opening the checkpoint");
+    assert!(
+        before.contains(&"STATUS=loading the drafter and verifying its files".to_owned()),
+        "{before:?}"
+    );
     assert!(!before.contains(&"WATCHDOG=1".to_owned()), "{before:?}");
     supervisor.until("WATCHDOG=1");
     supervisor.until("WATCHDOG=1");
@@ -309,6 +312,22 @@ fn a_log_setting_that_means_nothing_is_refused() {
     }
 }
 
+#[test]
+fn the_log_is_coloured_where_it_is_asked_for_and_never_by_itself_in_a_file() {
+    let coloured = |more: &[&str], no_color: Option<&str>| {
+        let mut command = dspark(&[&["serve", "--demo", "--check"], more].concat());
+        command.env("DSPARK_LISTN", "x").env_remove("NO_COLOR");
+        command.envs(no_color.map(|value| ("NO_COLOR", value)));
+        let err = String::from_utf8(command.output().unwrap().stderr).unwrap();
+        assert!(err.contains("nothing reads it"), "{err}");
+        err.contains('\u{1b}')
+    };
+    assert!(!coloured(&[], None) && !coloured(&[], Some("")) && !coloured(&[], Some("1")));
+    assert!(coloured(&["--color", "always"], None));
+    // What is typed beats what is set.
+    assert!(coloured(&["--color", "always"], Some("1")) && !coloured(&["--color", "never"], None));
+}
+
 /// Opens listeners of these names as a supervisor does and becomes the program.
 const SUPERVISOR: &str = "
 import os, socket, sys
@@ -378,20 +397,4 @@ fn a_client_of_a_synthetic_checkpoint_needs_only_its_name() {
     worker.terminate();
     let said = run(&["serve", "--synthetic", "huge"]);
     assert!(said.code == Some(2) && said.err.contains("live or small"), "{}", said.err);
-}
-
-#[test]
-fn the_log_is_coloured_where_it_is_asked_for_and_never_by_itself_in_a_file() {
-    let coloured = |more: &[&str], no_color: Option<&str>| {
-        let mut command = dspark(&[&["serve", "--demo", "--check"], more].concat());
-        command.env("DSPARK_LISTN", "x").env_remove("NO_COLOR");
-        command.envs(no_color.map(|value| ("NO_COLOR", value)));
-        let err = String::from_utf8(command.output().unwrap().stderr).unwrap();
-        assert!(err.contains("nothing reads it"), "{err}");
-        err.contains('\u{1b}')
-    };
-    assert!(!coloured(&[], None) && !coloured(&[], Some("")) && !coloured(&[], Some("1")));
-    assert!(coloured(&["--color", "always"], None));
-    // What is typed beats what is set.
-    assert!(coloured(&["--color", "always"], Some("1")) && !coloured(&["--color", "never"], None));
 }

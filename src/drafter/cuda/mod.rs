@@ -26,6 +26,7 @@ mod resident;
 mod shape;
 mod single;
 mod step;
+pub mod survey;
 mod upload;
 
 use std::ops::ControlFlow;
