@@ -56,8 +56,9 @@ fn check(name: &str, text: &str) -> Value {
     let refused = |doc: &Value, what: &str| assert!(!validator.is_valid(doc), "{name}: {what}");
     let mut all = Vec::new();
     objects(&doc, "", &mut all);
-    // A trace's note is whatever its author wrote; figures have many names.
-    all.retain(|at| !at.starts_with("/header/note") && !at.contains("/figures"));
+    // A trace's note is whatever its author wrote, figures have many names, STATS has a schema of its own.
+    let open = ["/header/note", "/figures", "/stats"];
+    all.retain(|at| !open.iter().any(|part| at.contains(part)));
     for pointer in all {
         let mut more = doc.clone();
         more.pointer_mut(&pointer).unwrap()["planted"] = "x".into();
@@ -109,6 +110,10 @@ fn documents_of_and_about_a_worker_are_as_described() {
     check("ping", &result(&["ping", "-c", "5", "-i", "0", "--histogram", &control]));
     check("ping-wait", &result(&["ping", "--wait", "5s", &control]));
 
+    let top = check("top", &result(&["top", "--interval", "50ms", &control]));
+    check("stats", &top["workers"][0]["stats"].to_string());
+    assert!(top["workers"][0]["delta"]["steps"].is_number(), "{top:#}");
+
     let mut watch = dspark(&["stats", "--watch", "50ms", "--json", &control]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
@@ -131,6 +136,8 @@ fn documents_about_files_are_as_described() {
     let receipt = fixture("tiny/DSPARK_COPY_DONE").to_str().unwrap().to_owned();
 
     check("serve-check", &result(&["serve", "--demo", "--check"]));
+    // Whatever it finds of this machine.
+    check("doctor", &run(&["doctor", "--json"]).out);
     check("identity", &result(&["identity", "--receipt", &receipt]));
     let doc = check("identity", &result(&["identity", "--receipt", &receipt, "--verify", &tiny]));
     assert!(doc["verified"].as_array().unwrap().iter().all(|file| file["result"] == "ok"));
@@ -226,7 +233,7 @@ fn commands(control: &str, drafting: &str, scratch: &Path) -> Vec<Vec<String>> {
     let trace = scratch.join("a.trace");
     let (trace, pages) = (trace.to_str().unwrap(), scratch.join("man"));
     let demo = ["replay", "--demo", "--pace", "max", "--rounds", "8", "--endpoint", drafting];
-    let lines: [&[&str]; 14] = [
+    let lines: [&[&str]; 15] = [
         &["--help"],
         &["--version"],
         &["serve", "--help"],
@@ -235,6 +242,7 @@ fn commands(control: &str, drafting: &str, scratch: &Path) -> Vec<Vec<String>> {
         &["identity", "--receipt", receipt, "--verify", tiny, "--only", "drafter"],
         &["ping", "-c", "2", "-i", "0", control],
         &["stats", control],
+        &["top", "--once", "--interval", "50ms", control],
         &["stats", "--openmetrics", control],
         &demo,
         &["shadow-diff", shadow, "--near-tie", "0.0625"],
