@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use dspark::checkpoint::Synthetic;
 use dspark::transport::Endpoint;
 
 /// Where a worker's control listener is unless said otherwise.
@@ -44,7 +45,8 @@ pub(crate) enum ColorWhen {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ControlUrl {
     /// Worker to ask; use its control listener, a drafting listener would drop the live client
-    #[arg(value_name = "URL", env = "DSPARK_CONTROL", hide_env_values = true, default_value = CONTROL)]
+    #[arg(value_name = "URL", env = "DSPARK_CONTROL", hide_env_values = true, default_value = CONTROL,
+        value_parser = control_url)]
     pub(crate) url: Endpoint,
     #[command(flatten)]
     pub(crate) asking: AskingArgs,
@@ -77,6 +79,10 @@ pub(crate) struct ModelArgs {
     /// Use the tiny synthetic checkpoint inside this program: no files, no GPU
     #[arg(long, conflicts_with = "checkpoint")]
     pub(crate) demo: bool,
+    /// Use random weights made in memory, of the live drafter's size (live: 9.1 GB) or the demo's (small):
+    /// for measurements, drafts mean nothing
+    #[arg(long, value_name = "SIZE[:SEED]", conflicts_with_all = ["checkpoint", "demo"])]
+    pub(crate) synthetic: Option<Synthetic>,
 }
 
 /// Where drafting runs and what it rounds.
@@ -125,6 +131,19 @@ pub(crate) enum Rounding {
     Bf16,
     /// Single precision
     F32,
+}
+
+/// Parses the URL of a control listener. `off` is what a worker's environment file may say, and the tools
+/// read the same variable.
+fn control_url(text: &str) -> Result<Endpoint, String> {
+    if text == "off" {
+        return Err(
+            "DSPARK_CONTROL=off starts a worker without a control listener, so there is none \
+                    to ask; give its URL, or unset the variable to ask the default one"
+                .into(),
+        );
+    }
+    text.parse().map_err(|e| format!("{e}"))
 }
 
 /// Parses `50ms`, `2s`, `1m 30s`; a bare number is milliseconds.

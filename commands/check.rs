@@ -3,16 +3,16 @@
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 use dspark::checkpoint::Checkpoint;
-use dspark::drafter::BackendInfo;
-use dspark::drafter::weights::{LoadReport, ModuleRow, Weights};
+use dspark::drafter::cuda::MemoryPlan;
+use dspark::drafter::weights::{LoadReport, ModuleRow};
+use dspark::drafter::{BackendInfo, Drafter};
 use dspark::geometry::REQUEST_BYTES_MAX;
 use serde_json::{Value, json};
 
-use crate::args::ComputeArgs;
 use crate::environment::FLAGLESS;
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::Failure;
 use crate::output::{Output, count, table};
-use crate::worker::build_drafter;
+use crate::worker::{BackendChoice, Built, Source, build_drafter};
 
 /// Flags that steer this command and configure no worker.
 const NOT_SETTINGS: [&str; 3] = ["check", "help", "version"];
@@ -47,10 +47,10 @@ pub(crate) fn settings(command: &Command, matches: &ArgMatches) -> Vec<Setting> 
         };
         Some(Setting { name: format!("--{name}"), value, origin })
     });
-    let others = FLAGLESS.iter().map(|name| {
+    let others = FLAGLESS.into_iter().map(|(name, _)| {
         let value = std::env::var(name).ok();
-        let origin = if value.is_some() { *name } else { "not set" };
-        Setting { name: (*name).into(), value, origin: origin.into() }
+        let origin = if value.is_some() { name } else { "not set" };
+        Setting { name: name.into(), value, origin: origin.into() }
     });
     flags.chain(others).collect()
 }
@@ -61,6 +61,8 @@ struct Memory {
     window_kv: u64,
     /// Held on the device, 0 on the CPU.
     device: u64,
+    /// What of the device was taken for what, on a GPU.
+    plan: Option<MemoryPlan>,
     frame_buffers: u64,
     /// Resident now, with everything loaded; `None` where the system does not say.
     resident: Option<u64>,
@@ -68,14 +70,18 @@ struct Memory {
 
 /// Loads the drafter and prints what would be served.
 pub(crate) fn run(
-    checkpoint: &Checkpoint,
-    compute: &ComputeArgs,
+    mut source: Source,
+    choice: BackendChoice,
     listeners: usize,
     settings: &[Setting],
     output: &Output,
 ) -> Result<(), Failure> {
-    let (_, report) = Weights::load(checkpoint).or_exit(Code::BadInput)?;
-    let drafter = build_drafter(checkpoint, compute)?;
+    let built = build_drafter(&mut source, choice)?;
+    let checkpoint = &source.checkpoint;
+    let (drafter, report, plan): (&dyn Drafter, _, _) = match &built {
+        Built::Cpu(drafter) => (&**drafter, drafter.report(), None),
+        Built::Cuda(drafter) => (&**drafter, drafter.report(), Some(drafter.memory_plan())),
+    };
     let (geometry, info) = (*drafter.geometry(), drafter.info());
     let config = &checkpoint.config;
     let kv = config.stages * config.head_dim * (geometry.max_slots * geometry.window) as usize;
@@ -84,11 +90,12 @@ pub(crate) fn run(
         // The CPU keeps window values as f32, whatever they are rounded to.
         window_kv: if info.backend == "cpu" { 4 } else { 2 } * kv as u64,
         device: info.gpu_mem_bytes,
+        plan: plan.cloned(),
         frame_buffers: (listeners * REQUEST_BYTES_MAX) as u64,
         resident: resident(),
     };
     if output.json() {
-        let doc = document(checkpoint, &info, &report, &memory, settings);
+        let doc = document(checkpoint, &info, report, &memory, settings);
         return Ok(output.document(&doc, false)?);
     }
     output.line(format_args!(
@@ -97,7 +104,7 @@ pub(crate) fn run(
     ))?;
     output.line(format_args!("drafter identity {}", checkpoint.identities.drafter))?;
     output.line(format_args!("Markov identity  {}\n", checkpoint.identities.markov))?;
-    output.line(modules(&report))?;
+    output.line(modules(report))?;
     output.line(format_args!("tensors {report}\n"))?;
     output.line(memory_table(&memory))?;
     output.line(settings_table(settings))?;
@@ -139,14 +146,27 @@ fn settings_table(settings: &[Setting]) -> comfy_table::Table {
 }
 
 impl Memory {
-    fn rows(&self) -> [(&'static str, Option<u64>); 5] {
-        [
+    fn rows(&self) -> Vec<(&'static str, Option<u64>)> {
+        let mut rows = vec![
             ("checkpoint files", Some(self.files)),
             ("window KV", Some(self.window_kv)),
             ("device memory", Some(self.device)),
+        ];
+        if let Some(plan) = &self.plan {
+            rows.extend([
+                ("  of it weights", Some(plan.weights)),
+                ("  of it window", Some(plan.window)),
+                ("  of it working memory", Some(plan.working)),
+                ("device free before", Some(plan.free)),
+                ("device in all", Some(plan.total)),
+                ("page-locked", Some(plan.pinned)),
+            ]);
+        }
+        rows.extend([
             ("frame buffers", Some(self.frame_buffers)),
             ("resident after loading", self.resident),
-        ]
+        ]);
+        rows
     }
 }
 
@@ -176,6 +196,11 @@ fn document(
             "files_bytes": memory.files, "window_kv_bytes": memory.window_kv,
             "device_bytes": memory.device,
             "frame_buffers_bytes": memory.frame_buffers, "resident_bytes": memory.resident,
+            "plan": memory.plan.as_ref().map(|plan| json!({
+                "weights_bytes": plan.weights, "window_bytes": plan.window,
+                "working_bytes": plan.working, "pinned_bytes": plan.pinned,
+                "free_bytes": plan.free, "total_bytes": plan.total,
+            })),
         },
         "settings": settings.iter()
             .map(|s| json!({ "setting": s.name, "value": s.value, "origin": s.origin }))

@@ -9,11 +9,16 @@ use clap::Command;
 
 use crate::exit::{Code, Failure};
 
-/// Read by this program, but by no flag.
-pub(crate) const FLAGLESS: [&str; 4] =
-    ["DSPARK_LOG", "DSPARK_LOG_FORMAT", "DSPARK_KERNEL_DIR", "DSPARK_KERNEL_IMAGE"];
+/// Read by this program, but by no flag; and what they are for.
+pub(crate) const FLAGLESS: [(&str, &str); 5] = [
+    ("DSPARK_LOG", "Filters of the log on stderr, such as debug or dspark::worker=trace."),
+    ("DSPARK_LOG_FORMAT", "json prints the log as one JSON object a line; text is the default."),
+    ("DSPARK_KERNEL_DIR", "A folder of compiled kernels to use instead of the built-in ones."),
+    ("DSPARK_KERNEL_IMAGE", "ptx leaves the compilation of the kernels to the driver."),
+    ("NO_COLOR", "When it is not empty, nothing is coloured."),
+];
 /// Read by the test suite, which runs this program.
-const TESTS: &str = "DSPARK_SIM_SEED";
+const TESTS: [&str; 2] = ["DSPARK_SIM_SEED", "DSPARK_UPDATE"];
 const PREFIX: &str = "DSPARK_";
 
 /// Checks the variables of this process against the flags of `command`; returns the warnings.
@@ -24,7 +29,7 @@ pub(crate) fn check(
     command: &Command,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<String>, Failure> {
-    let mut known: BTreeSet<String> = FLAGLESS.iter().map(|name| (*name).to_owned()).collect();
+    let mut known: BTreeSet<String> = FLAGLESS.map(|(name, _)| name.to_owned()).into();
     collect(command, &mut known);
     let mut warnings = Vec::new();
     for (name, value) in variables {
@@ -36,7 +41,7 @@ pub(crate) fn check(
                 return Err(Failure::new(Code::Usage, message)
                     .hint("was the file it is set in saved with Windows line ends?"));
             }
-        } else if name.starts_with(PREFIX) && name != TESTS {
+        } else if name.starts_with(PREFIX) && !TESTS.contains(&name) {
             warnings.push(format!("{name} is set, but nothing reads it"));
         }
     }

@@ -6,6 +6,8 @@ use std::io;
 /// Exit codes of every command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
+    /// Nothing is wrong.
+    Success = 0,
     /// A check failed: digest mismatch, lost ping, disagreement, failed rounds.
     CheckFailed = 1,
     /// Wrong usage.
@@ -24,20 +26,38 @@ pub(crate) enum Code {
     Interrupted = 130,
 }
 
-/// The list printed at the end of `dspark --help`.
-pub(crate) const HELP: &str = "\
-Exit codes:
-  0    success
-  1    the check failed (digest mismatch, lost ping, disagreement, failed rounds)
-  2    wrong usage
-  3    the worker could not be reached in time, or the address cannot be used
-  4    the worker refused the session (identity, configuration or version)
-  5    an input file is missing or malformed
-  6    the backend cannot run here (driver, GPU memory, unsupported device)
-  70   serve: drafting failed for good; a supervisor should restart it
-  130  interrupted
+/// Every code with its meaning, for help and manual pages.
+pub(crate) const CODES: [(Code, &str); 9] = [
+    (Code::Success, "success"),
+    (
+        Code::CheckFailed,
+        "the check failed (digest mismatch, lost ping, disagreement, failed rounds)",
+    ),
+    (Code::Usage, "wrong usage"),
+    (Code::Unreachable, "the worker could not be reached in time, or the address cannot be used"),
+    (Code::Refused, "the worker refused the session (identity, configuration or version)"),
+    (Code::BadInput, "an input file is missing or malformed"),
+    (Code::Backend, "the backend cannot run here (driver, GPU memory, unsupported device)"),
+    (Code::Failed, "serve: drafting failed for good; a supervisor should restart it"),
+    (Code::Interrupted, "interrupted"),
+];
 
-Run 'dspark <COMMAND> --help' for the details of one command.";
+/// Stands at the end of `dspark --help`.
+pub(crate) fn help() -> String {
+    let mut text = "\
+Examples:
+  dspark replay --demo
+  dspark serve --demo
+  dspark serve --checkpoint /data/dspark/pack --listen tcp://10.202.28.1:18620
+  dspark stats --watch 1s
+
+Exit codes:"
+        .to_owned();
+    for (code, meaning) in CODES {
+        text += &format!("\n  {:<4} {meaning}", code as u8);
+    }
+    text + "\n\nRun 'dspark <COMMAND> --help' for the details of one command."
+}
 
 /// An error with its exit code and, line by line, what to do about it.
 #[derive(Debug)]

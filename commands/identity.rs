@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use dspark::checkpoint::{Identities, Receipt, identity_lines, read_markov, verify_directory};
+use dspark::checkpoint::{
+    Difference, Identities, Receipt, VerifyError, identity_lines, read_markov, verify_directory,
+};
 use dspark::digest::Sha256Digest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure, OrExit, Outcome};
 use crate::output::{Output, count};
@@ -51,24 +53,18 @@ pub(crate) fn run(args: IdentityArgs, output: &Output) -> Outcome {
     let receipt = read_receipt(&args.receipt)?;
     let markov = args.markov.as_deref().map(read_markov).transpose().or_exit(Code::BadInput)?;
     let identities = Identities::of(&receipt, markov.as_deref());
-    let verified = args.verify.as_deref().map(|dir| verify(dir, &receipt, output)).transpose()?;
+    let verified = args.verify.as_deref().map(|dir| {
+        let files = verify_directory(dir, &receipt, &output.progress());
+        files.map(|files| files.bytes())
+    });
+    if output.json() && args.only.is_none() {
+        output.document(&document(&receipt, &identities, verified.as_ref()), false)?;
+    }
+    let verified = verified.transpose().or_exit(Code::CheckFailed)?;
     match args.only {
         Some(Which::Drafter) => output.line(identities.drafter)?,
         Some(Which::Markov) => output.line(identities.markov)?,
-        None if output.json() => {
-            let mut doc = json!({
-                "schema": 1,
-                "drafter_identity": identities.drafter.to_string(),
-                "markov_identity": identities.markov.to_string(),
-                "files": receipt.files.iter().map(|f| json!({
-                    "name": f.name, "sha256": f.sha256.to_string(), "size_bytes": f.size,
-                })).collect::<Vec<_>>(),
-            });
-            if let Some(bytes) = verified {
-                doc["verified_bytes"] = bytes.into();
-            }
-            output.document(&doc, false)?;
-        }
+        None if output.json() => {}
         None => {
             output.line(format_args!("drafter {}", identities.drafter))?;
             output.line(format_args!("markov  {}", identities.markov))?;
@@ -84,6 +80,41 @@ pub(crate) fn run(args: IdentityArgs, output: &Output) -> Outcome {
     check("Markov", args.expect_markov, identities.markov)
 }
 
+/// The identities, the files they are computed from in the receipt's order, and what `--verify` found of
+/// each file on disk.
+fn document(
+    receipt: &Receipt,
+    identities: &Identities,
+    verified: Option<&Result<u64, VerifyError>>,
+) -> Value {
+    let source = |f: &dspark::checkpoint::ReceiptFile| json!({ "name": f.name, "sha256": f.sha256.to_string(), "size_bytes": f.size });
+    let mut doc = json!({
+        "schema": 1,
+        "drafter_identity": identities.drafter.to_string(),
+        "markov_identity": identities.markov.to_string(),
+        "files": receipt.files.iter().map(source).collect::<Vec<_>>(),
+    });
+    let Some(verified) = verified else { return doc };
+    let differences = match verified {
+        Ok(bytes) => {
+            doc["verified_bytes"] = (*bytes).into();
+            &[][..]
+        }
+        Err(error) => &error.differences,
+    };
+    let files = receipt.expected_files().into_iter().map(|file| {
+        let mut line = source(file);
+        let difference = differences.iter().find(|difference| difference.name() == file.name);
+        line["result"] = difference.map_or("ok", Difference::kind).into();
+        if let Some(found) = difference.and_then(Difference::found) {
+            line["found_sha256"] = found.to_string().into();
+        }
+        line
+    });
+    doc["verified"] = files.collect();
+    doc
+}
+
 fn read_receipt(path: &Path) -> Result<Receipt, Failure> {
     if path.as_os_str() == "-" {
         Receipt::from_reader("stdin", std::io::stdin().lock())
@@ -91,12 +122,6 @@ fn read_receipt(path: &Path) -> Result<Receipt, Failure> {
         Receipt::read(path)
     }
     .or_exit(Code::BadInput)
-}
-
-/// Bytes that were hashed and match.
-fn verify(dir: &Path, receipt: &Receipt, output: &Output) -> Result<u64, Failure> {
-    let files = verify_directory(dir, receipt, &output.progress()).or_exit(Code::CheckFailed)?;
-    Ok(files.bytes())
 }
 
 fn check(which: &str, expected: Option<Sha256Digest>, found: Sha256Digest) -> Outcome {

@@ -7,6 +7,7 @@ mod doctor;
 mod drafts;
 mod environment;
 mod exit;
+mod generate;
 mod identity;
 mod ping;
 mod query;
@@ -29,11 +30,12 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use args::OutputArgs;
+use dspark::drafter::cuda::pack;
 use output::Output;
 
 /// Remote DSpark drafter: worker, Spark-client emulator and operator tools
 #[derive(Parser, Debug)]
-#[command(name = "dspark", version, after_help = exit::HELP, max_term_width = 100)]
+#[command(name = "dspark", version, long_version = version(), after_help = exit::help(), max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -62,6 +64,21 @@ enum Command {
     /// Inspect and make trace files
     #[command(subcommand)]
     Trace(trace::TraceCommand),
+    /// Print a shell completion script
+    Completions(generate::CompletionsArgs),
+    /// Write the manual pages, one per command
+    Man(generate::ManArgs),
+}
+
+/// What `--version` says behind the name; `-V` stops after the first line.
+fn version() -> String {
+    let kernels = pack::architectures().unwrap_or_default().join(", ");
+    format!(
+        "{}\ncontract  {}\nwire      {}\nbackends  cpu, cuda\nkernels   {kernels}",
+        env!("CARGO_PKG_VERSION"),
+        dspark::CONTRACT_VERSION,
+        dspark::protocol::VERSION,
+    )
 }
 
 fn main() -> ExitCode {
@@ -88,7 +105,13 @@ fn run() -> exit::Outcome {
     let matches = command.get_matches_mut();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output::new(&cli.output);
-    init_logging(&cli, &output);
+    let mut problem = init_logging(&cli, &output).err();
+    // One command reports it instead.
+    if !matches!(cli.command, Command::Doctor(_))
+        && let Some(failure) = problem.take()
+    {
+        return Err(failure);
+    }
     for warning in warnings {
         tracing::warn!("{warning}");
     }
@@ -104,13 +127,21 @@ fn run() -> exit::Outcome {
         Command::Replay(args) => replay::run(args, &output),
         Command::ShadowDiff(args) => shadow_diff::run(args, &output),
         Command::Top(args) => top::run(&args, &output),
-        Command::Doctor(args) => doctor::run(&args, &Cli::command(), &output),
+        Command::Doctor(args) => doctor::run(&args, &Cli::command(), problem, &output),
         Command::Trace(args) => trace::run(args, &output),
+        Command::Completions(args) => generate::completions(&args, Cli::command(), &output),
+        Command::Man(args) => generate::man(&args, Cli::command(), &output),
     }
 }
 
 /// Logs go to stderr: warnings and worse, `serve` also its state changes.
-fn init_logging(cli: &Cli, output: &Output) {
+///
+/// # Errors
+/// `DSPARK_LOG` or `DSPARK_LOG_FORMAT` that mean nothing: a log that is silently another one is missed when
+/// it is needed.
+fn init_logging(cli: &Cli, output: &Output) -> exit::Outcome {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let usage = |message: String| exit::Failure::new(exit::Code::Usage, message);
     let level = match (cli.output.quiet, cli.output.verbose, &cli.command) {
         (true, ..) => "error",
         (_, 0, Command::Serve(_)) => "info",
@@ -119,9 +150,9 @@ fn init_logging(cli: &Cli, output: &Output) {
         _ => "trace",
     };
     let filter = tracing_subscriber::EnvFilter::builder()
-        .with_env_var("DSPARK_LOG")
         .with_default_directive(level.parse().expect("a level name"))
-        .from_env_lossy();
+        .parse(variable("DSPARK_LOG").unwrap_or_default())
+        .map_err(|error| usage(format!("DSPARK_LOG: {error}")).hint("as in DSPARK_LOG=debug"))?;
     let builder = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(filter)
@@ -129,9 +160,12 @@ fn init_logging(cli: &Cli, output: &Output) {
         // It would report a broken stderr on stderr, and panic in the thread that logs.
         .log_internal_errors(false)
         .with_ansi(output.colored_logs());
-    if std::env::var("DSPARK_LOG_FORMAT").is_ok_and(|f| f == "json") {
-        builder.json().init();
-    } else {
-        builder.init();
+    match variable("DSPARK_LOG_FORMAT").as_deref() {
+        None | Some("text") => builder.init(),
+        Some("json") => builder.json().init(),
+        Some(other) => {
+            return Err(usage(format!("DSPARK_LOG_FORMAT is '{other}', expected json or text")));
+        }
     }
+    Ok(())
 }

@@ -20,7 +20,7 @@ use crate::check::{self, Setting};
 use crate::exit::{Code, Failure, OrExit, Outcome};
 use crate::output::Output;
 use crate::service::{self, Ended};
-use crate::worker::{open_checkpoint, start_worker};
+use crate::worker::{BackendChoice, open_source, start_worker};
 
 const EXAMPLES: &str = "\
 A drafting listener serves one client, and the newest connection wins: point tools at the control
@@ -136,12 +136,13 @@ fn worker_name(text: &str) -> Result<String, String> {
 
 /// Runs the worker.
 pub(crate) fn run(args: ServeArgs, settings: &[Setting], output: &Output) -> Outcome {
+    // First what is known at once: no GPU, no port. Hashing can take a minute.
+    let choice = BackendChoice::of(&args.compute)?;
     if args.check {
         check_addresses(&args)?;
-        let checkpoint = open_checkpoint(&args.model, output)?;
-        return check::run(&checkpoint, &args.compute, args.listen.len(), settings, output);
+        let source = open_source(&args.model, output)?;
+        return check::run(source, choice, args.listen.len(), settings, output);
     }
-    // Ports first: a second instance should say so before it spends a minute on hashing.
     let deadline = Instant::now() + args.bind_wait;
     let listeners = args.listen.iter().map(|url| listen(url, deadline));
     let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
@@ -155,10 +156,11 @@ pub(crate) fn run(args: ServeArgs, settings: &[Setting], output: &Output) -> Out
     };
     warn_of_strangers(&args);
     service::status("verifying the checkpoint");
-    let checkpoint = open_checkpoint(&args.model, output)?;
-    let recorder = args.record.as_ref().map(|path| record(&args, path, &checkpoint)).transpose()?;
+    let source = open_source(&args.model, output)?;
+    let checkpoint = &source.checkpoint;
+    let recorder = args.record.as_ref().map(|path| record(&args, path, checkpoint)).transpose()?;
     service::status("loading the drafter");
-    let about = About::of(&checkpoint);
+    let about = About::of(checkpoint);
     let options = ServeOptions {
         listeners,
         control,
@@ -169,7 +171,7 @@ pub(crate) fn run(args: ServeArgs, settings: &[Setting], output: &Output) -> Out
         identities: [about.drafter.0, about.markov.0],
         recorder,
     };
-    let running = start_worker(checkpoint, &args.compute, options).inspect_err(|_| {
+    let running = start_worker(source, choice, options).inspect_err(|_| {
         // Created above and empty; the next start would be refused it.
         if let Some(path) = &args.record {
             let _ = std::fs::remove_file(path);

@@ -1,8 +1,11 @@
 //! Opening a checkpoint and starting a worker on it: what `serve` and `replay --demo` share.
 
 use std::error::Error;
+use std::time::Instant;
 
-use dspark::checkpoint::{Checkpoint, CheckpointPaths};
+use dspark::checkpoint::{
+    Checkpoint, CheckpointPaths, DrafterConfig, Identities, Synthetic, Verdict,
+};
 use dspark::drafter::Drafter;
 use dspark::drafter::cpu::{CpuDrafter, CpuOptions, Logits, Precision};
 use dspark::drafter::cuda::{self, BackendUnavailable, CudaDrafter, CudaError, CudaOptions};
@@ -12,10 +15,25 @@ use crate::args::{Backend, ComputeArgs, ModelArgs, Rounding};
 use crate::exit::{Code, Failure, OrExit};
 use crate::output::Output;
 
-/// Opens and verifies the checkpoint that the flags name.
-pub(crate) fn open_checkpoint(model: &ModelArgs, output: &Output) -> Result<Checkpoint, Failure> {
+/// A checkpoint to draft from, whose files may still be being hashed.
+pub(crate) struct Source {
+    pub(crate) checkpoint: Checkpoint,
+    verdict: Option<Verdict>,
+}
+
+impl From<Checkpoint> for Source {
+    fn from(checkpoint: Checkpoint) -> Self {
+        Self { checkpoint, verdict: None }
+    }
+}
+
+/// Opens the checkpoint that the flags name and begins to verify it.
+pub(crate) fn open_source(model: &ModelArgs, output: &Output) -> Result<Source, Failure> {
     if model.demo {
-        return Checkpoint::demo().or_exit(Code::BadInput);
+        return Ok(Checkpoint::demo().or_exit(Code::BadInput)?.into());
+    }
+    if let Some(synthetic) = model.synthetic {
+        return Ok(make_synthetic(synthetic).into());
     }
     let Some(dir) = &model.checkpoint else {
         return Err(Failure::new(Code::Usage, "no checkpoint given")
@@ -29,60 +47,115 @@ pub(crate) fn open_checkpoint(model: &ModelArgs, output: &Output) -> Result<Chec
         receipt: model.receipt.clone(),
         markov: model.markov.clone(),
     };
-    let checkpoint = Checkpoint::open(&paths, &output.progress()).or_exit(Code::BadInput)?;
+    let progress = Box::new(output.progress());
+    let opened = Checkpoint::open_unverified(&paths, progress).or_exit(Code::BadInput)?;
+    let (checkpoint, verdict) = opened;
     for warning in &checkpoint.warnings {
         tracing::warn!("{warning}");
     }
+    Ok(Source { checkpoint, verdict: Some(verdict) })
+}
+
+/// Opens the checkpoint that the flags name and verifies it.
+pub(crate) fn open_checkpoint(model: &ModelArgs, output: &Output) -> Result<Checkpoint, Failure> {
+    let Source { checkpoint, verdict } = open_source(model, output)?;
+    verdict.map_or(Ok(()), Verdict::wait).or_exit(Code::BadInput)?;
     Ok(checkpoint)
+}
+
+fn make_synthetic(synthetic: Synthetic) -> Checkpoint {
+    tracing::info!("making the synthetic checkpoint {synthetic}");
+    let started = Instant::now();
+    let checkpoint = Checkpoint::synthetic(synthetic);
+    let (seconds, gb) = (started.elapsed().as_secs_f64(), checkpoint.bytes as f64 / 1e9);
+    tracing::info!("made {gb:.2} GB in {seconds:.2} s ({:.2} GB/s)", gb / seconds);
+    checkpoint
+}
+
+/// Shape and identities of the checkpoint that the flags name, without the tensors where they are not
+/// needed to know.
+pub(crate) fn outline(
+    model: &ModelArgs,
+    output: &Output,
+) -> Result<(DrafterConfig, Identities), Failure> {
+    match model.synthetic {
+        Some(synthetic) => Ok((synthetic.config(), synthetic.identities())),
+        None => open_checkpoint(model, output).map(|c| (c.config, c.identities)),
+    }
 }
 
 type BuildError = Box<dyn Error + Send + Sync>;
 
-/// How to build the drafter that `compute` names, on the thread that will draft.
-fn builder(
-    compute: &ComputeArgs,
-) -> Result<
-    impl FnOnce(&Checkpoint) -> Result<Box<dyn Drafter>, BuildError> + Send + 'static,
-    Failure,
-> {
-    let cuda = choose_cuda(compute)?;
-    let cpu = CpuOptions {
-        max_slots: compute.max_slots,
-        precision: match compute.precision {
-            Rounding::Bf16 => Precision::Bf16,
-            Rounding::F32 => Precision::F32,
-        },
-        logits: logits(compute),
-    };
-    let required = compute.backend == Backend::Cuda;
-    Ok(move |checkpoint: &Checkpoint| {
-        if let Some(cuda) = cuda {
+/// How to build the drafter that flags name.
+pub(crate) struct BackendChoice {
+    cuda: Option<CudaOptions>,
+    cpu: CpuOptions,
+    cuda_only: bool,
+}
+
+/// A drafter with what only its backend tells.
+pub(crate) enum Built {
+    Cpu(Box<CpuDrafter>),
+    Cuda(Box<CudaDrafter>),
+}
+
+impl BackendChoice {
+    /// Chooses a backend, which takes no longer than looking for a GPU.
+    pub(crate) fn of(compute: &ComputeArgs) -> Result<Self, Failure> {
+        let cpu = CpuOptions {
+            max_slots: compute.max_slots,
+            precision: match compute.precision {
+                Rounding::Bf16 => Precision::Bf16,
+                Rounding::F32 => Precision::F32,
+            },
+            logits: logits(compute),
+        };
+        let cuda_only = compute.backend == Backend::Cuda;
+        Ok(Self { cuda: choose_cuda(compute)?, cpu, cuda_only })
+    }
+
+    /// Builds on the thread that will draft, while the files are hashed; what comes out may be used.
+    fn build_from(self, source: &mut Source) -> Result<Built, BuildError> {
+        let built = self.build(&source.checkpoint);
+        let hosts_fault = |error: &BuildError| {
+            let cuda = error.downcast_ref();
+            matches!(cuda, Some(CudaError::Unavailable(_) | CudaError::Device(_)))
+        };
+        if built.as_ref().is_err_and(hosts_fault) {
+            return built;
+        }
+        // A file that is not what the receipt says explains every other fault in it.
+        source.verdict.take().map_or(Ok(()), Verdict::wait)?;
+        built
+    }
+
+    fn build(self, checkpoint: &Checkpoint) -> Result<Built, BuildError> {
+        if let Some(cuda) = self.cuda {
             match CudaDrafter::new(checkpoint, cuda) {
-                Ok(drafter) => return Ok(Box::new(drafter) as Box<dyn Drafter>),
-                Err(error) if required => return Err(error.into()),
+                Ok(drafter) => return Ok(Built::Cuda(Box::new(drafter))),
+                Err(error) if self.cuda_only => return Err(error.into()),
                 Err(error) => tracing::warn!("drafting on the CPU: {error}"),
             }
         }
-        build_cpu(checkpoint, cpu)
-    })
+        build_cpu(checkpoint, self.cpu)
+    }
 }
 
 /// The drafter that a worker would serve.
-pub(crate) fn build_drafter(
-    checkpoint: &Checkpoint,
-    compute: &ComputeArgs,
-) -> Result<Box<dyn Drafter>, Failure> {
-    builder(compute)?(checkpoint).map_err(|error| backend_failure(&*error))
+pub(crate) fn build_drafter(source: &mut Source, choice: BackendChoice) -> Result<Built, Failure> {
+    choice.build_from(source).map_err(|error| backend_failure(&*error))
 }
 
-/// Starts a worker that drafts from `checkpoint`.
+/// Starts a worker that drafts from `source`.
 pub(crate) fn start_worker(
-    checkpoint: Checkpoint,
-    compute: &ComputeArgs,
+    mut source: Source,
+    choice: BackendChoice,
     options: ServeOptions,
 ) -> Result<Running, Failure> {
-    let build = builder(compute)?;
-    let build = move || build(&checkpoint);
+    let build = move || match choice.build_from(&mut source)? {
+        Built::Cpu(drafter) => Ok(drafter as Box<dyn Drafter>),
+        Built::Cuda(drafter) => Ok(drafter as Box<dyn Drafter>),
+    };
     start(options, build).map_err(|error| {
         let code = match &error {
             ServeError::Backend(error) => return backend_failure(&**error),
@@ -128,7 +201,7 @@ fn choose_cuda(compute: &ComputeArgs) -> Result<Option<CudaOptions>, Failure> {
     }
 }
 
-fn build_cpu(checkpoint: &Checkpoint, options: CpuOptions) -> Result<Box<dyn Drafter>, BuildError> {
+fn build_cpu(checkpoint: &Checkpoint, options: CpuOptions) -> Result<Built, BuildError> {
     // The drafting thread takes part in its own thread pool, so that a round needs no hand-off and no
     // allocation to enter it. A pool that exists already, in a program with two workers, serves too.
     let pool = rayon::ThreadPoolBuilder::new().use_current_thread().build_global();
@@ -138,7 +211,7 @@ fn build_cpu(checkpoint: &Checkpoint, options: CpuOptions) -> Result<Box<dyn Dra
     let drafter = CpuDrafter::new(checkpoint, options)?;
     let report = drafter.report();
     tracing::debug!("{report}");
-    Ok(Box::new(drafter))
+    Ok(Built::Cpu(Box::new(drafter)))
 }
 
 /// A backend that could not be built: the host's fault, or the checkpoint's.

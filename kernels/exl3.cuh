@@ -130,6 +130,8 @@ DEV void finish128(const Linear& linear, const Job& job, u32 row, u32 column, co
   const float* p = part + job.part + (u64)row * linear.out + at;
   const u64 step = (u64)job.pitch * linear.out;
   float4 sum = *(const float4*)p;
+  // Several loads under way: the sums of a layer that is cut often would else be a chain of latencies.
+#pragma unroll 8
   for (u32 s = 1; s < linear.splits; s++) {
     const float4 next = *(const float4*)(p + s * step);
     sum.x += next.x;

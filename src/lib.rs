@@ -4,6 +4,7 @@
 //!
 //! - [`geometry`]: the numbers both ends of the wire agree on.
 //! - [`digest`]: SHA-256 of bytes and files.
+//! - [`random`]: numbers that a seed repeats.
 //! - [`buffer`]: memory one frame is received into.
 //! - [`plan`]: what one STEP asks of a backend.
 //! - [`protocol`]: bytes to messages and back.
@@ -28,6 +29,7 @@ pub mod exl3;
 pub mod geometry;
 pub mod plan;
 pub mod protocol;
+pub mod random;
 pub mod ring;
 pub mod session;
 pub mod shadow;

@@ -48,10 +48,12 @@ fn graphs_pruning_and_what_memory_held_do_not_show() {
     let again = Request { rows: vec![], ..requests[1].clone() };
     for batch in [&requests[..], &requests[1..2], &[again][..], &requests[2..]] {
         assert_eq!(step(&mut *fast, batch), step(&mut *plain, batch));
-        let ((fast_rows, of), (plain_rows, of_plain)) = (fast.markov_rows(), plain.markov_rows());
-        assert_eq!((plain_rows, of), (of_plain, of_plain));
-        assert!(fast_rows < of, "{fast_rows} of {of} rows");
     }
+    let (fast, plain) = (fast.markov_counters(), plain.markov_counters());
+    let steps = plain.dense;
+    assert_eq!((plain.resident, plain.pruned, plain.rows), (0, 0, plain.rows_full), "{plain:?}");
+    assert_eq!((fast.resident + fast.pruned + fast.dense, fast.rows_full), (steps, plain.rows));
+    assert!(fast.rows < fast.rows_full, "{fast:?}");
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn commands(text: &str) -> Vec<&str> {
     let (mut inside, mut found) = (false, Vec::new());
     for line in text.lines() {
         match line {
-            "```sh" => inside = true,
+            line if line.starts_with("```sh") => inside = true,
             "```" => inside = false,
             line if inside => {
                 let starts = line.match_indices("dspark ").map(|(at, _)| at);
@@ -56,9 +56,14 @@ fn every_flag_that_a_guide_uses_exists() {
         for line in commands(&text) {
             let end = line.find(['|', ')', '&']).unwrap_or(line.len());
             let words: Vec<_> = line[..end].split_whitespace().collect();
-            let name = words[1].to_owned();
-            let help = help.entry(name.clone()).or_insert_with(|| {
-                let said = run(&[&name, "--help"]);
+            let depth = match words[1] {
+                flag if flag.starts_with('-') => 0,
+                "trace" => 2,
+                _ => 1,
+            };
+            let names = &words[1..=depth];
+            let help = help.entry(names.join(" ")).or_insert_with(|| {
+                let said = run(&[names, &["--help"]].concat());
                 assert_eq!(said.code, Some(0), "{path}: {line}: {}", said.err);
                 said.out
             });

@@ -197,3 +197,90 @@ fn identity_reads_any_receipt_that_is_one() {
         assert!(said.err.contains(wrong), "{}", said.err);
     }
 }
+
+#[test]
+fn identity_is_the_same_however_a_receipt_is_written_or_refused_and_never_another() {
+    let [drafter, _] = golden();
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(fixture("tiny/DSPARK_COPY_DONE")).unwrap();
+    let receipt = |change: &dyn Fn(&mut Value)| {
+        let mut doc: Value = serde_json::from_str(&text).unwrap();
+        change(&mut doc);
+        doc.to_string()
+    };
+    let same = [
+        ("bom", format!("\u{feff}{text}")),
+        (
+            "upper case",
+            receipt(&|doc| {
+                for list in ["files", "extracted_files"] {
+                    for file in doc[list].as_array_mut().unwrap() {
+                        file["sha256"] = file["sha256"].as_str().unwrap().to_uppercase().into();
+                    }
+                }
+            }),
+        ),
+        ("other order", receipt(&|doc| doc["files"].as_array_mut().unwrap().reverse())),
+    ];
+    let file = folder.path().join("receipt");
+    for (what, text) in same {
+        std::fs::write(&file, text).unwrap();
+        // The order is one of bytes, whatever the locale says of dashes and case.
+        for locale in ["C", "de_DE.UTF-8", "tr_TR.UTF-8"] {
+            let mut command = dspark(&["identity", "--receipt", path(&file), "--only", "drafter"]);
+            let output = command.env("LC_ALL", locale).output().unwrap();
+            assert_eq!(output.stdout, format!("{drafter}\n").as_bytes(), "{what} in {locale}");
+        }
+    }
+    let twice = receipt(&|doc| {
+        let mut again = doc["files"][0].clone();
+        again["name"] = format!("elsewhere/{}", again["name"].as_str().unwrap()).into();
+        doc["files"].as_array_mut().unwrap().push(again);
+    });
+    let nameless = receipt(&|doc| _ = doc["files"][3].as_object_mut().unwrap().remove("name"));
+    let refused = [
+        (twice, "files[0] and files[10] both name"),
+        (nameless, "files[3].name"),
+        (receipt(&|doc| doc["files"][2]["sha256"] = Value::Null), "files[2].sha256 is missing"),
+        (receipt(&|doc| _ = doc.as_object_mut().unwrap().remove("files")), "files is missing"),
+    ];
+    for (text, problem) in refused {
+        std::fs::write(&file, text).unwrap();
+        let said = run(&["identity", "--receipt", path(&file), "--only", "drafter"]);
+        assert_eq!((said.code, said.out.as_str()), (Some(5), ""), "{}", said.err);
+        assert!(said.err.contains(problem), "no {problem} in {}", said.err);
+    }
+}
+
+#[test]
+fn identity_names_every_file_that_differs_and_prints_no_digest() {
+    let copy = copied_checkpoint();
+    let damaged = ["model-exl3-mtp.safetensors", "model-exl3-head.safetensors"];
+    for name in damaged {
+        let file = copy.path().join(name);
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[9000] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+    }
+    std::fs::remove_file(copy.path().join("config.json")).unwrap();
+    let said = identity(&["--verify", path(copy.path()), "--only", "drafter"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(1), ""));
+    for name in damaged.iter().chain(&["config.json: missing"]) {
+        assert!(said.err.contains(name), "no {name} in {}", said.err);
+    }
+    let said = identity(&["--verify", path(copy.path()), "--json"]);
+    let doc: Value = serde_json::from_str(&said.out).unwrap();
+    let files = doc["verified"].as_array().unwrap();
+    let wrong = files.iter().filter(|file| file["result"] != "ok").count();
+    assert_eq!((said.code, wrong), (Some(1), 3), "{}", said.out);
+}
+
+#[test]
+fn a_control_listener_that_is_off_is_explained_to_the_tools() {
+    for command in ["ping", "stats"] {
+        let output = dspark(&[command]).env("DSPARK_CONTROL", "off").output().unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{err}");
+        assert!(err.contains("DSPARK_CONTROL=off") && err.contains("give its URL"), "{err}");
+    }
+}

@@ -6,40 +6,16 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
-use common::golden::{Pool, TINY, entry};
+use common::golden::{Pool, play, soon};
 use common::process::Worker;
-use common::{digest_field, fixture, json_files};
-use dspark::protocol::refusal::{CheckedReply, check_frame, sent_header};
-use dspark::protocol::step::StepMeta;
-use dspark::protocol::{
-    AppHeader, FrameStatus, HelloRequest, Limits, Op, ReqEntry, StepReply, StepRequest, StepWriter,
-    check_reply,
-};
+use common::{fixture, json_files};
+use dspark::protocol::{ReqEntry, StepReply};
 use dspark::transport::Caller;
 use serde_json::Value;
-use zerocopy::IntoBytes;
 
 /// Two reference programs differ by 1e-5 and 3e-5 (fixtures/README.md); ten times that, rounded.
 const CONFIDENCE_TOLERANCE: f64 = 1e-4;
 const MARGIN_TOLERANCE: f64 = 1e-3;
-
-fn hello(caller: &mut Caller, session: u32) {
-    let golden: Value =
-        serde_json::from_slice(&std::fs::read(fixture("tiny/hello.json")).unwrap()).unwrap();
-    let drafter = digest_field(&golden, "drafter_identity");
-    let markov = digest_field(&golden, "markov_identity");
-    let hello = HelloRequest::new(&TINY, drafter, markov, "golden");
-    let header = AppHeader::request(Op::Hello, 1, session, 192);
-    let reply = caller.call(&[header.as_bytes(), hello.as_bytes()], soon()).unwrap();
-    let (status, _) = check_frame(&header, reply).unwrap();
-    assert_eq!(status, FrameStatus::Ok);
-}
-
-fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(20)
-}
 
 /// Largest differences and the number of blocks seen.
 #[derive(Default)]
@@ -105,43 +81,16 @@ fn the_served_binary_answers_every_worked_case() {
     let pool = Pool::open();
     let mut caller = Caller::connect(&worker.drafting(), soon()).unwrap();
     let mut seen = Seen::default();
-    let limits = Limits { max_slots: 4, max_rows_per_step: 512, row_bytes: 1536 };
-    let mut message = Vec::new();
     for (session, (name, case)) in
         (1u32..).zip(json_files("cases", "").into_iter().filter(|(n, _)| n != "measured"))
     {
-        hello(&mut caller, session);
-        for (step, seq) in case["steps"].as_array().unwrap().iter().zip(2u64..) {
-            let json = step["entries"].as_array().unwrap();
-            let entries: Vec<ReqEntry> = json.iter().map(entry).collect();
-            let meta = StepMeta {
-                seq,
-                session,
-                step_id: step["step_id"].as_u64().unwrap(),
-                want_margin: true,
-                row_bytes: TINY.row_bytes(),
-            };
-            let mut writer = StepWriter::begin(&mut message, meta, &entries);
-            for (e, json) in entries.iter().zip(json) {
-                let start = json["pool_start"].as_u64().unwrap_or(0) as usize;
-                for r in 0..e.n_rows.get() as usize {
-                    writer.rows(pool.row(start + r));
-                }
-            }
-            writer.finish();
-            let sent = sent_header(&message);
-            let reply = caller.call(&[&message], soon()).unwrap();
-            let parsed = StepRequest::parse(&message[32..], &limits).unwrap();
-            let CheckedReply::Step(reply) = check_reply(&sent, &parsed, &TINY, reply).unwrap()
-            else {
-                panic!("{name}: frame refused");
-            };
+        play(&mut caller, session, &case, &pool, |step, entries, reply| {
             for (index, expect) in step["expect"].as_array().unwrap().iter().enumerate() {
                 let at = format!("{name} step {} entry {index}", step["step_id"]);
-                check_entry(&at, &entries[index], expect, index, &reply, &mut seen);
+                check_entry(&at, &entries[index], expect, index, reply, &mut seen);
             }
             seen.steps += 1;
-        }
+        });
     }
     assert_eq!((seen.steps, seen.blocks), (117, 115));
     println!("largest difference: confidence {:.1e}, margin {:.1e}", seen.confidence, seen.margin);

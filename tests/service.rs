@@ -258,3 +258,52 @@ fn the_example_environment_sets_nothing_that_is_not_read_and_the_unit_uses_it() 
         assert!(unit.lines().any(|l| l == line), "no {line}");
     }
 }
+
+#[test]
+fn a_json_log_has_one_object_a_line_one_line_a_change_of_state_and_no_repetition() {
+    let serve = ["serve", "--json", "--demo", "--listen", "tcp://127.0.0.1:0", "--control", "off"];
+    let mut command = dspark(&[&serve[..], &["--allow-peer", "127.0.0.2"]].concat());
+    command.env("DSPARK_LOG_FORMAT", "json").env("DSPARK_LISTN", "x").stderr(Stdio::piped());
+    let mut worker = Worker::launch(&mut command);
+    let stderr = worker.stderr();
+    let mut friend = worker.drafting();
+    friend.bind = Some("127.0.0.2".parse().unwrap());
+    let arguments = ["replay", "--demo", "--rounds", "20", "--pace", "max", "--endpoint"];
+    for _ in 0..2 {
+        let said = run(&[&arguments[..], &[&friend.to_string()]].concat());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+    }
+    for _ in 0..5 {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut stranger = Caller::connect(&worker.drafting(), deadline).unwrap();
+        assert!(stranger.call(&[&empty_request(Op::Ping, 1, 0)], deadline).is_err());
+    }
+    worker.terminate();
+    let log = std::io::read_to_string(stderr).unwrap();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().all(|line| line["timestamp"].is_string() && line["level"].is_string()));
+    let count = |message: &str| {
+        let said = |line: &&Value| line["fields"]["message"].as_str().unwrap().starts_with(message);
+        lines.iter().filter(said).count()
+    };
+    for (message, times) in [
+        ("DSPARK_LISTN is set, but nothing reads it", 1),
+        ("client connected", 2),
+        ("session opened", 2),
+        ("client disconnected", 2),
+        ("connection closed: the address is not on the allow-list", 1),
+        ("stopping after the frame in hand", 1),
+    ] {
+        assert_eq!(count(message), times, "{message}\n{log}");
+    }
+    assert!(lines.len() < 15, "twenty rounds are no news:\n{log}");
+}
+
+#[test]
+fn a_log_setting_that_means_nothing_is_refused() {
+    for (name, value) in [("DSPARK_LOG_FORMAT", "jsn"), ("DSPARK_LOG", "loud=very")] {
+        let (code, out, err) = run_with(&[(name, value)], &["serve", "--demo", "--check"]);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+        assert!(err.starts_with(&format!("error: {name}")), "{err}");
+    }
+}

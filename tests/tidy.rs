@@ -12,6 +12,7 @@ use std::path::Path;
 const ORDER: &[(&str, &[&str])] = &[
     ("geometry", &[]),
     ("digest", &[]),
+    ("random", &[]),
     ("buffer", &[]),
     ("plan", &[]),
     ("protocol", &[]),

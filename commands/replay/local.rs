@@ -48,6 +48,7 @@ impl Local {
             receipt: None,
             markov: None,
             demo: args.local.is_none(),
+            synthetic: None,
         };
         let checkpoint = open_checkpoint(&model, output)?;
         let options = CpuOptions {

@@ -17,7 +17,7 @@ use crate::drafts::Rounds;
 use crate::exit::{Code, Failure, OrExit};
 use crate::output::Output;
 use crate::trace;
-use crate::worker::start_worker;
+use crate::worker::{BackendChoice, start_worker};
 
 /// Rounds of the demo unless `--rounds` says otherwise.
 const DEMO_ROUNDS: u64 = 200;
@@ -94,7 +94,7 @@ fn demo(args: &ReplayArgs, output: &Output) -> Result<Source, Failure> {
         logits: Rounding::Bf16,
         max_slots: 4,
     };
-    let worker = start_worker(checkpoint, &compute, options)?;
+    let worker = start_worker(checkpoint.into(), BackendChoice::of(&compute)?, options)?;
     output.note(format_args!("demo worker on {}", Endpoint::tcp(worker.drafting[0])));
     Ok(Source { rounds, worker: Some(worker) })
 }

@@ -17,13 +17,19 @@ use dspark::session::{Admitted, Outcome as EntryOutcome, Seat, Session};
 use dspark::trace::{RecordKind, RecordedRound, RoundReader, TraceHeader, TraceWriter};
 use zerocopy::IntoBytes;
 
-use super::{create, open};
+use super::{create, open, written};
 use crate::exit::{Code, Failure, OrExit, Outcome};
-use crate::output::{Output, count};
+use crate::output::Output;
 use crate::replay;
+
+const EXAMPLES: &str = "\
+Examples:
+  dspark trace cut round.trace 100..200 --output part.trace
+  zstd -dc round.trace.zst | dspark trace cut - 1..50 -o start.trace";
 
 /// Arguments of `dspark trace cut`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct CutArgs {
     /// Trace file; '-' reads stdin
     trace: PathBuf,
@@ -67,17 +73,11 @@ pub(super) fn run(args: &CutArgs, output: &Output) -> Outcome {
         }
         cutter.round(&recorded, &round, number >= *args.rounds.start())?;
     }
-    let (written, bytes) = cutter.finish()?;
-    if written == 0 {
+    let (rounds_written, bytes) = cutter.finish()?;
+    if rounds_written == 0 {
         return Err(Failure::new(Code::BadInput, format!("the trace has only {number} rounds")));
     }
-    output.note(format_args!(
-        "{}: {} rounds, {} bytes",
-        args.output.display(),
-        count(written),
-        count(bytes)
-    ));
-    Ok(())
+    written(&args.output, ("rounds", rounds_written), bytes, output)
 }
 
 /// A rank 0 whose STEPs go to a file, and the session of a worker that always drafts, which tells which of

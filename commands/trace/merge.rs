@@ -7,12 +7,17 @@ use dspark::protocol::{AppHeader, HEADER_BYTES};
 use dspark::trace::{TraceHeader, TraceWriter};
 use zerocopy::IntoBytes;
 
-use super::{create, open};
+use super::{create, open, written};
 use crate::exit::{Code, Failure, OrExit, Outcome};
-use crate::output::{Output, count};
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  dspark trace merge monday.trace tuesday.trace --output both.trace";
 
 /// Arguments of `dspark trace merge`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct MergeArgs {
     /// Trace files, in the order in which they are to follow each other
     #[arg(required = true, num_args = 2..)]
@@ -58,13 +63,7 @@ pub(super) fn run(args: &MergeArgs, output: &Output) -> Outcome {
     let Some(writer) = writer else { return Ok(()) };
     let bytes = writer.bytes();
     writer.finish().or_exit(Code::BadInput)?;
-    output.note(format_args!(
-        "{}: {} records, {} bytes",
-        args.output.display(),
-        count(records),
-        count(bytes)
-    ));
-    Ok(())
+    written(&args.output, ("records", records), bytes, output)
 }
 
 /// The message under session id `session`; anything that is no message stays as it is.

@@ -8,15 +8,16 @@ use std::io::{self, BufReader, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use dspark::checkpoint::Checkpoint;
 use dspark::trace::{
     Scenario, ScenarioSet, SynthOptions, TraceInfo, TraceReader, TraceWriter, synth, synth_header,
 };
 
+use serde_json::json;
+
 use crate::args::ModelArgs;
 use crate::exit::{Code, Failure, OrExit, Outcome};
 use crate::output::{Output, count};
-use crate::worker::open_checkpoint;
+use crate::worker::outline;
 
 /// Subcommands of `dspark trace`.
 #[derive(Subcommand, Debug)]
@@ -31,15 +32,27 @@ pub(crate) enum TraceCommand {
     Synth(SynthArgs),
 }
 
+const INFO_EXAMPLES: &str = "\
+Examples:
+  dspark trace info round.trace
+  zstd -dc round.trace.zst | dspark trace info - --json";
+
 /// Arguments of `dspark trace info`.
 #[derive(Args, Debug)]
+#[command(after_help = INFO_EXAMPLES)]
 pub(crate) struct InfoArgs {
     /// Trace file; '-' reads stdin
     trace: PathBuf,
 }
 
+const SYNTH_EXAMPLES: &str = "\
+Examples:
+  dspark trace synth --demo --rounds 500 --seed 7 --output load.trace
+  dspark trace synth --checkpoint /data/dspark/pack --requests 1 --scenario rollback -o r.trace";
+
 /// Arguments of `dspark trace synth`.
 #[derive(Args, Debug)]
+#[command(after_help = SYNTH_EXAMPLES)]
 pub(crate) struct SynthArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -178,11 +191,10 @@ fn text(info: &TraceInfo) -> String {
 }
 
 fn write_synthetic(args: &SynthArgs, output: &Output) -> Outcome {
-    let checkpoint = match args.model.checkpoint {
-        Some(_) => open_checkpoint(&args.model, output)?,
-        None => Checkpoint::demo().or_exit(Code::BadInput)?,
-    };
-    let geometry = checkpoint.config.geometry(4).or_exit(Code::BadInput)?;
+    let mut model = args.model.clone();
+    model.demo |= model.checkpoint.is_none() && model.synthetic.is_none();
+    let (config, ids) = outline(&model, output)?;
+    let geometry = config.geometry(4).or_exit(Code::BadInput)?;
     let options = SynthOptions {
         rounds: args.rounds,
         seed: args.seed,
@@ -193,17 +205,21 @@ fn write_synthetic(args: &SynthArgs, output: &Output) -> Outcome {
         },
         ..SynthOptions::default()
     };
-    let ids = &checkpoint.identities;
     let header = synth_header(&geometry, ids.drafter.0, ids.markov.0, &options);
     let mut writer = TraceWriter::create(create(&args.output)?, &header).or_exit(Code::BadInput)?;
     synth(&header, &options, &mut writer).or_exit(Code::BadInput)?;
     let bytes = writer.bytes();
     writer.finish().or_exit(Code::BadInput)?;
-    output.note(format_args!(
-        "{}: {} rounds, {} bytes",
-        args.output.display(),
-        count(args.rounds),
-        count(bytes)
-    ));
+    written(&args.output, ("rounds", args.rounds), bytes, output)
+}
+
+/// Says what was written: the path, how many rounds or records, and the bytes.
+fn written(path: &Path, (what, n): (&str, u64), bytes: u64, output: &Output) -> Outcome {
+    let path = path.display().to_string();
+    if output.json() {
+        let doc = json!({ "schema": 1, "trace": path, what: n, "bytes": bytes });
+        return Ok(output.document(&doc, false)?);
+    }
+    output.note(format_args!("{path}: {} {what}, {} bytes", count(n), count(bytes)));
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::{Checkpoint, CheckpointError, MARKOV_NAME, RECEIPT_NAME, Receipt, verify::verify};
+use super::{Checkpoint, CheckpointError, MARKOV_NAME, RECEIPT_NAME, Receipt, verify::Opened};
 use crate::buffer::SharedBytes;
 
 /// Where errors and reports say the demo checkpoint comes from.
@@ -45,7 +45,7 @@ impl Checkpoint {
     pub fn demo() -> Result<Self, CheckpointError> {
         let bytes = |name| embedded(name).map_err(|source| CheckpointError::read(name, source));
         let receipt = Receipt::parse(RECEIPT_NAME, &bytes(RECEIPT_NAME)?)?;
-        let files = verify(ORIGIN, &receipt.expected_files(), embedded, &())?;
-        Self::assemble(ORIGIN, &receipt, &files, Some(&bytes(MARKOV_NAME)?))
+        let files = Opened::with(ORIGIN, receipt.expected_files(), embedded).verify(&())?;
+        Self::assemble(ORIGIN, &receipt, files.into_inner(), Some(&bytes(MARKOV_NAME)?))
     }
 }

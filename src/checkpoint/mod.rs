@@ -1,7 +1,7 @@
 //! A drafter's files: receipt, identities, configuration, tensors and Markov cache (contract §6.7).
 //!
-//! Opening a checkpoint always verifies it: the bytes that were hashed are the bytes that are used, and a
-//! file that is not what the receipt says stops the load. Quantized weights are not decoded here.
+//! Opening a checkpoint always verifies it, at once or beside the load: the bytes that were hashed are the
+//! bytes that are used, and a file that is not what the receipt says stops the load. Quantized weights are not decoded here.
 //!
 //! | file | job |
 //! |---|---|
@@ -12,6 +12,7 @@
 //! | `tensors`, `names` | tensors by name, and their spellings |
 //! | `markov` | tokens whose bias rows are kept ready |
 //! | `demo` | the checkpoint inside the binary |
+//! | `synthetic` | random checkpoints from a seed |
 
 mod config;
 mod demo;
@@ -21,6 +22,7 @@ mod keys;
 mod markov;
 mod names;
 mod receipt;
+mod synthetic;
 mod tensors;
 mod verify;
 
@@ -33,8 +35,12 @@ pub use identity::{Identities, drafter_identity, identity_lines, markov_identity
 pub use keys::KeysError;
 pub use markov::{MARKOV_NAME, MarkovCache, MarkovError};
 pub use receipt::{RECEIPT_BYTES_MAX, RECEIPT_NAME, Receipt, ReceiptError, ReceiptFile};
+pub use synthetic::{Synthetic, SyntheticSize, UnknownSynthetic};
 pub use tensors::{Dtype, Tensor, TensorError, TensorStore};
-pub use verify::{Difference, Progress, VerifiedFiles, VerifyError, verify_directory};
+pub use verify::{Difference, Progress, Verdict, VerifiedFiles, VerifyError, verify_directory};
+
+use crate::buffer::SharedBytes;
+use verify::Opened;
 
 /// Largest Markov cache that is read: a few bytes for each token of the vocabulary.
 pub const MARKOV_BYTES_MAX: u64 = 64 << 20;
@@ -65,6 +71,16 @@ impl CheckpointPaths {
         let beside = || Some(self.dir.join(MARKOV_NAME)).filter(exists);
         self.markov.clone().or_else(beside)
     }
+
+    /// The receipt, and the bytes of the Markov cache if there is one.
+    fn read(&self) -> Result<(Receipt, Option<Vec<u8>>), CheckpointError> {
+        let receipt = Receipt::read(&self.receipt_path())?;
+        let markov = self.markov_path();
+        if let Some(path) = &markov {
+            tracing::info!(file = %path.display(), given = self.markov.is_some(), "Markov cache");
+        }
+        Ok((receipt, markov.as_deref().map(read_markov).transpose()?))
+    }
 }
 
 /// A verified drafter.
@@ -78,9 +94,9 @@ pub struct Checkpoint {
     pub identities: Identities,
     /// Tokens whose bias rows are worth keeping, if there is a usable list.
     pub markov: Option<MarkovCache>,
-    /// The directory, or `demo`.
+    /// The directory, `demo`, or what is synthetic.
     pub origin: String,
-    /// Bytes of the verified files.
+    /// Bytes of the verified files, or of the synthetic tensors.
     pub bytes: u64,
     /// What an operator should know though the checkpoint is usable.
     pub warnings: Vec<String>,
@@ -134,30 +150,50 @@ impl Checkpoint {
     /// that cannot be used. A Markov cache that cannot be parsed is a warning; one that cannot be read is an
     /// error, because its identity would be wrong.
     pub fn open(paths: &CheckpointPaths, progress: &dyn Progress) -> Result<Self, CheckpointError> {
-        let receipt = Receipt::read(&paths.receipt_path())?;
-        let markov = paths.markov_path();
-        if let Some(path) = &markov {
-            tracing::info!(file = %path.display(), given = paths.markov.is_some(), "Markov cache");
-        }
-        let markov = markov.as_deref().map(read_markov).transpose()?;
-        let files = verify_directory(&paths.dir, &receipt, progress)?;
-        Self::assemble(&paths.dir.display().to_string(), &receipt, &files, markov.as_deref())
+        let (receipt, markov) = paths.read()?;
+        let files = verify_directory(&paths.dir, &receipt, progress)?.into_inner();
+        Self::assemble(&paths.dir.display().to_string(), &receipt, files, markov.as_deref())
     }
 
-    /// Builds a checkpoint of verified files and of the bytes of a Markov cache.
+    /// As [`open`](Self::open), but does not wait for the hashing: weights can be placed meanwhile, so that
+    /// files are read once. Nothing may be drafted, and no other fault of the files be believed, before the
+    /// [`Verdict`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); a file that differs from the receipt is told here only if the rest cannot be
+    /// used either.
+    pub fn open_unverified(
+        paths: &CheckpointPaths,
+        progress: Box<dyn Progress + Send>,
+    ) -> Result<(Self, Verdict), CheckpointError> {
+        let (receipt, markov) = paths.read()?;
+        let opened = Opened::in_directory(&paths.dir, &receipt);
+        let files = opened.unverified();
+        let verdict = Verdict::on(opened, progress);
+        let origin = paths.dir.display().to_string();
+        match Self::assemble(&origin, &receipt, files, markov.as_deref()) {
+            Ok(checkpoint) => Ok((checkpoint, verdict)),
+            Err(error) => {
+                verdict.wait()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Builds a checkpoint of its files and of the bytes of a Markov cache.
     fn assemble(
         origin: &str,
         receipt: &Receipt,
-        files: &VerifiedFiles,
+        files: Vec<(String, SharedBytes)>,
         markov: Option<&[u8]>,
     ) -> Result<Self, CheckpointError> {
         let unlisted = |name| CheckpointError::Unlisted { origin: origin.into(), name };
-        let config = files.get(CONFIG_NAME).ok_or_else(|| unlisted(CONFIG_NAME))?;
-        let config = DrafterConfig::parse(config)?;
-        let tensor_files = files
-            .iter()
-            .filter(|(name, _)| Path::new(name).extension().is_some_and(|e| e == "safetensors"))
-            .map(|(name, bytes)| (name.to_owned(), bytes.clone()));
+        let config = files.iter().find(|(name, _)| name == CONFIG_NAME);
+        let config = DrafterConfig::parse(&config.ok_or_else(|| unlisted(CONFIG_NAME))?.1)?;
+        let bytes = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+        let is_tensors =
+            |name: &str| Path::new(name).extension().is_some_and(|e| e == "safetensors");
+        let tensor_files = files.into_iter().filter(|(name, _)| is_tensors(name));
         let tensors = TensorStore::from_files(tensor_files)?;
         if tensors.is_empty() {
             return Err(unlisted("safetensors file with tensors"));
@@ -173,7 +209,7 @@ impl Checkpoint {
                 None
             }
         });
-        let (origin, bytes) = (origin.to_owned(), files.bytes());
+        let origin = origin.to_owned();
         Ok(Self { config, tensors, identities, markov, origin, bytes, warnings })
     }
 }
@@ -192,4 +228,13 @@ pub fn read_markov(path: &Path) -> Result<Vec<u8>, CheckpointError> {
         return Err(failed(io::Error::new(io::ErrorKind::InvalidData, reason)));
     }
     Ok(bytes)
+}
+
+/// Runs `work` in a pool of its own with a thread for each core: the program's own pool is left to be set
+/// up by whoever drafts.
+fn on_all_cores<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    match rayon::ThreadPoolBuilder::new().build() {
+        Ok(pool) => pool.install(work),
+        Err(_) => work(),
+    }
 }

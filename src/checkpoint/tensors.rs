@@ -170,6 +170,14 @@ impl TensorStore {
         for (file, bytes) in files {
             read_file(&file, &bytes, &mut tensors)?;
         }
+        Self::from_tensors(tensors)
+    }
+
+    /// Indexes tensors that are there already.
+    ///
+    /// # Errors
+    /// Two tensors for one name.
+    pub(super) fn from_tensors(tensors: Vec<Tensor>) -> Result<Self, TensorError> {
         let layout = Layout::of(tensors.iter().map(|tensor| &*tensor.name));
         let mut store = Self { tensors, layout, ..Self::default() };
         for (index, tensor) in store.tensors.iter().enumerate() {

@@ -6,12 +6,15 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::Instant;
 
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::receipt::{Receipt, ReceiptFile};
 use super::tensors::map_file;
+use super::{CheckpointError, on_all_cores};
 use crate::buffer::SharedBytes;
 use crate::digest::Sha256Digest;
 
@@ -81,6 +84,35 @@ pub enum Difference {
     },
 }
 
+impl Difference {
+    /// Base name of the file.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Missing { name }
+            | Self::Unreadable { name, .. }
+            | Self::Size { name, .. }
+            | Self::Hash { name, .. } => name,
+        }
+    }
+
+    /// What is wrong, in one word for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Missing { .. } => "missing",
+            Self::Unreadable { .. } => "unreadable",
+            Self::Size { .. } | Self::Hash { .. } => "differs",
+        }
+    }
+
+    /// The digest of what was found, where it could be read.
+    pub fn found(&self) -> Option<Sha256Digest> {
+        match self {
+            Self::Missing { .. } | Self::Unreadable { .. } => None,
+            Self::Size { found, .. } | Self::Hash { found, .. } => Some(*found),
+        }
+    }
+}
+
 /// Files that are not what the receipt says.
 #[derive(Debug)]
 pub struct VerifyError {
@@ -109,6 +141,10 @@ pub struct VerifiedFiles {
 }
 
 impl VerifiedFiles {
+    pub(super) fn into_inner(self) -> Vec<(String, SharedBytes)> {
+        self.files
+    }
+
     /// Name and bytes of every file, in the receipt's order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &SharedBytes)> {
         self.files.iter().map(|(name, bytes)| (&**name, bytes))
@@ -144,52 +180,103 @@ pub fn verify_directory(
     receipt: &Receipt,
     progress: &dyn Progress,
 ) -> Result<VerifiedFiles, VerifyError> {
-    let open = |name: &str| map_file(&dir.join(name));
-    verify(&dir.display().to_string(), &receipt.expected_files(), open, progress)
+    Opened::in_directory(dir, receipt).verify(progress)
 }
 
-/// Opens each of `expected` with `open` and compares the digest of its bytes. `origin` names the place in
-/// errors.
-///
-/// # Errors
-/// As [`verify_directory`].
-pub(super) fn verify(
-    origin: &str,
-    expected: &[&ReceiptFile],
-    open: impl Fn(&str) -> io::Result<SharedBytes>,
-    progress: &dyn Progress,
-) -> Result<VerifiedFiles, VerifyError> {
-    let opened: Vec<_> = expected.iter().map(|file| (*file, open(&file.name))).collect();
-    let sizes = opened.iter().filter_map(|(_, bytes)| bytes.as_ref().ok());
-    let total = sizes.map(|bytes| bytes.len() as u64).sum();
-    progress.start(opened.len(), total);
-    let checked: Vec<_> = opened
-        .into_par_iter()
-        .with_max_len(1)
-        .map(|(file, bytes)| check(file, bytes, progress))
-        .collect();
+/// Files that should be those of a receipt.
+pub(super) struct Opened {
+    /// Where they were looked for, in words.
+    origin: String,
+    files: Vec<(ReceiptFile, io::Result<SharedBytes>)>,
+}
 
-    let mut files = Vec::with_capacity(checked.len());
-    let mut differences = Vec::new();
-    for (file, result) in expected.iter().zip(checked) {
-        match result {
-            Ok(bytes) => files.push((file.name.clone(), bytes)),
-            Err(difference) => differences.push(difference),
+impl Opened {
+    /// Maps the files `receipt` expects in `dir`.
+    pub(super) fn in_directory(dir: &Path, receipt: &Receipt) -> Self {
+        let origin = dir.display().to_string();
+        Self::with(&origin, receipt.expected_files(), |name| map_file(&dir.join(name)))
+    }
+
+    /// Opens each of `expected` with `open`.
+    pub(super) fn with(
+        origin: &str,
+        expected: Vec<&ReceiptFile>,
+        open: impl Fn(&str) -> io::Result<SharedBytes>,
+    ) -> Self {
+        let files = expected.into_iter().map(|file| (file.clone(), open(&file.name)));
+        Self { origin: origin.into(), files: files.collect() }
+    }
+
+    /// Name and bytes of the files that could be opened, whatever is in them.
+    pub(super) fn unverified(&self) -> Vec<(String, SharedBytes)> {
+        let opened = self.files.iter();
+        opened
+            .filter_map(|(f, bytes)| Some((f.name.clone(), bytes.as_ref().ok()?.clone())))
+            .collect()
+    }
+
+    /// Compares the digests of all files, in parallel.
+    ///
+    /// # Errors
+    /// As [`verify_directory`].
+    pub(super) fn verify(self, progress: &dyn Progress) -> Result<VerifiedFiles, VerifyError> {
+        let Self { origin, files: opened } = self;
+        let sizes = opened.iter().filter_map(|(_, bytes)| bytes.as_ref().ok());
+        let total = sizes.map(|bytes| bytes.len() as u64).sum();
+        let all = opened.len();
+        progress.start(all, total);
+        let checked: Vec<_> = on_all_cores(|| {
+            let files = opened.into_par_iter().with_max_len(1);
+            files.map(|(file, bytes)| check(file, bytes, progress)).collect()
+        });
+
+        let mut files = Vec::with_capacity(all);
+        let mut differences = Vec::new();
+        for result in checked {
+            match result {
+                Ok(file) => files.push(file),
+                Err(difference) => differences.push(difference),
+            }
+        }
+        if differences.is_empty() {
+            Ok(VerifiedFiles { files })
+        } else {
+            Err(VerifyError { origin, differences, files: all })
         }
     }
-    if differences.is_empty() {
-        Ok(VerifiedFiles { files })
-    } else {
-        Err(VerifyError { origin: origin.into(), differences, files: expected.len() })
+}
+
+/// Files being hashed on other threads while they are read here.
+pub struct Verdict(JoinHandle<Result<(), VerifyError>>);
+
+impl Verdict {
+    /// Starts to verify.
+    pub(super) fn on(opened: Opened, progress: Box<dyn Progress + Send>) -> Self {
+        Self(std::thread::spawn(move || {
+            let started = Instant::now();
+            let gb = opened.verify(&*progress)?.bytes() as f64 / 1e9;
+            let seconds = started.elapsed().as_secs_f64();
+            tracing::info!("verified {gb:.2} GB in {seconds:.2} s ({:.2} GB/s)", gb / seconds);
+            Ok(())
+        }))
+    }
+
+    /// Waits until all bytes are hashed.
+    ///
+    /// # Errors
+    /// As [`verify_directory`].
+    pub fn wait(self) -> Result<(), CheckpointError> {
+        let verified = self.0.join().unwrap_or_else(|fault| std::panic::resume_unwind(fault));
+        Ok(verified?)
     }
 }
 
 fn check(
-    file: &ReceiptFile,
+    file: ReceiptFile,
     bytes: io::Result<SharedBytes>,
     progress: &dyn Progress,
-) -> Result<SharedBytes, Difference> {
-    let (name, expected) = (file.name.clone(), file.sha256);
+) -> Result<(String, SharedBytes), Difference> {
+    let ReceiptFile { name, sha256: expected, size } = file;
     let bytes = match bytes {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -200,10 +287,10 @@ fn check(
     progress.file(&name);
     let found = digest_of(&bytes, progress);
     if found == expected {
-        return Ok(bytes);
+        return Ok((name, bytes));
     }
     let found_bytes = bytes.len() as u64;
-    Err(match file.size {
+    Err(match size {
         Some(expected_bytes) if expected_bytes != found_bytes => {
             Difference::Size { name, expected_bytes, found_bytes, expected, found }
         }
@@ -267,8 +354,9 @@ mod tests {
             _ => Ok(SharedBytes::new(b"good".to_vec())),
         };
         let progress = Count::default();
-        let expected: Vec<_> = expected.iter().collect();
-        let error = verify("D", &expected, open, &progress).unwrap_err();
+        let opened = Opened::with("D", expected.iter().collect(), open);
+        assert_eq!(opened.unverified().len(), 3);
+        let error = opened.verify(&progress).unwrap_err();
         let text = error.to_string();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "D: 4 of 5 files differ from the receipt");
@@ -285,7 +373,7 @@ mod tests {
     fn a_wrong_size_with_the_right_digest_is_no_difference() {
         let expected = file("a", b"abc", Some(99));
         let open = |_: &str| Ok(SharedBytes::new(b"abc".to_vec()));
-        let files = verify("D", &[&expected], open, &()).unwrap();
+        let files = Opened::with("D", vec![&expected], open).verify(&()).unwrap();
         assert_eq!((files.len(), files.bytes()), (1, 3));
     }
 }

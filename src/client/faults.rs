@@ -11,6 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::protocol::HEADER_BYTES;
+use crate::random::SplitMix64;
 
 /// What happens to the exchange of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -156,7 +157,7 @@ impl Fault {
     /// Corrupts a reply to a STEP so that rank 0 has to refuse it: one byte that is compared with the
     /// request, or every byte.
     pub fn garble(&self, reply: &mut [u8]) {
-        let mut rng = SplitMix64(self.entropy);
+        let mut rng = SplitMix64::new(self.entropy);
         let flip = u8::try_from(rng.next() % 255 + 1).expect("1 ..= 255");
         if rng.next().is_multiple_of(4) {
             for byte in reply.iter_mut() {
@@ -179,7 +180,7 @@ impl Fault {
 
     /// Bytes that arrive of a reply of `len` bytes, fewer than `len`.
     pub fn truncated_len(&self, len: usize) -> usize {
-        let short = SplitMix64(self.entropy).next() % (len as u64).max(1);
+        let short = SplitMix64::new(self.entropy).next() % (len as u64).max(1);
         usize::try_from(short).expect("below len")
     }
 }
@@ -224,10 +225,7 @@ impl FaultSchedule {
     }
 
     fn stream(&self, round: u64, kind: FaultKind) -> SplitMix64 {
-        let mut outer = SplitMix64(self.seed);
-        let seed = outer.next();
-        let mut inner = SplitMix64(seed ^ round);
-        SplitMix64(inner.next() ^ kind.index() as u64)
+        SplitMix64::at(self.seed, round, kind.index() as u64)
     }
 }
 
@@ -254,23 +252,6 @@ impl FaultCounts {
     /// Every kind with its count.
     pub fn iter(&self) -> impl Iterator<Item = (FaultKind, u64)> + '_ {
         FaultKind::ALL.into_iter().map(|kind| (kind, self.get(kind)))
-    }
-}
-
-/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform in [0, 1) with 53 bits.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -9,11 +9,12 @@ use std::ops::Range;
 
 use zerocopy::FromZeros;
 
-use super::scenario::{Scenario, SplitMix64};
+use super::scenario::Scenario;
 use super::synth::{SynthEvent, SynthOptions};
 use crate::geometry::Geometry;
 use crate::protocol::ReqEntry;
 use crate::protocol::step::{NEED_DRAFT, NEW_GEN, RESYNC};
+use crate::random::SplitMix64;
 use crate::window::{Entry, Generation, Window};
 
 /// Rounds after which the number of requests the engine wants changes.

@@ -14,12 +14,12 @@ use zerocopy::IntoBytes;
 pub use super::scenario::{Scenario, ScenarioSet, UnknownScenario};
 
 use super::engine::{Engine, Planned};
-use super::scenario::SplitMix64;
 use super::{RecordKind, SYNTHETIC, TraceHeader, TraceWriter};
 use crate::geometry::{Geometry, GeometryError};
 use crate::protocol::hello::HELLO_BYTES;
 use crate::protocol::step::StepMeta;
 use crate::protocol::{AppHeader, HelloRequest, Op, ReqEntry, StepWriter};
+use crate::random::SplitMix64;
 
 /// What to synthesize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,20 @@
 //! The worked cases of `fixtures/cases` as wire entries and rows.
 
 use std::io::Read;
+use std::time::{Duration, Instant};
 
 use dspark::geometry::Geometry;
-use dspark::protocol::ReqEntry;
-use dspark::protocol::step::{NEED_DRAFT, NEW_GEN, RESYNC};
+use dspark::protocol::refusal::{CheckedReply, check_frame, sent_header};
+use dspark::protocol::step::{NEED_DRAFT, NEW_GEN, RESYNC, StepMeta};
+use dspark::protocol::{
+    AppHeader, FrameStatus, HelloRequest, Limits, Op, ReqEntry, StepReply, StepRequest, StepWriter,
+    check_reply,
+};
+use dspark::transport::Caller;
 use serde_json::Value;
+use zerocopy::IntoBytes;
 
-use super::fixture;
+use super::{digest_field, fixture};
 
 /// Geometry of `fixtures/tiny`.
 pub(crate) const TINY: Geometry = Geometry {
@@ -42,6 +49,69 @@ impl Pool {
     pub(crate) fn row(&self, index: usize) -> &[u8] {
         let row_bytes = TINY.row_bytes();
         &self.0[index % 512 * row_bytes..][..row_bytes]
+    }
+}
+
+/// A deadline for a worker in a hurry of its own: emulated devices are slow.
+pub(crate) fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// Opens a session of the small checkpoint.
+pub(crate) fn hello(caller: &mut Caller, session: u32) {
+    let golden: Value =
+        serde_json::from_slice(&std::fs::read(fixture("tiny/hello.json")).unwrap()).unwrap();
+    let drafter = digest_field(&golden, "drafter_identity");
+    let markov = digest_field(&golden, "markov_identity");
+    let hello = HelloRequest::new(&TINY, drafter, markov, "golden");
+    let header = AppHeader::request(Op::Hello, 1, session, 192);
+    let reply = caller.call(&[header.as_bytes(), hello.as_bytes()], soon()).unwrap();
+    let (status, _) = check_frame(&header, reply).unwrap();
+    assert_eq!(status, FrameStatus::Ok);
+}
+
+/// The STEP message of a worked example's step.
+pub(crate) fn message(
+    step: &Value,
+    entries: &[ReqEntry],
+    (seq, session): (u64, u32),
+    pool: &Pool,
+) -> Vec<u8> {
+    let step_id = step["step_id"].as_u64().unwrap();
+    let meta = StepMeta { seq, session, step_id, want_margin: true, row_bytes: TINY.row_bytes() };
+    let mut message = Vec::new();
+    let mut writer = StepWriter::begin(&mut message, meta, entries);
+    for (e, json) in entries.iter().zip(step["entries"].as_array().unwrap()) {
+        let start = json["pool_start"].as_u64().unwrap_or(0) as usize;
+        for r in 0..e.n_rows.get() as usize {
+            writer.rows(pool.row(start + r));
+        }
+    }
+    writer.finish();
+    message
+}
+
+/// Sends every STEP of a case in a session of its own and shows each answer beside its step and entries.
+pub(crate) fn play(
+    caller: &mut Caller,
+    session: u32,
+    case: &Value,
+    pool: &Pool,
+    mut answered: impl FnMut(&Value, &[ReqEntry], &StepReply<'_>),
+) {
+    let limits = Limits { max_slots: 4, max_rows_per_step: 512, row_bytes: 1536 };
+    hello(caller, session);
+    for (step, seq) in case["steps"].as_array().unwrap().iter().zip(2u64..) {
+        let entries: Vec<ReqEntry> =
+            step["entries"].as_array().unwrap().iter().map(entry).collect();
+        let message = message(step, &entries, (seq, session), pool);
+        let sent = sent_header(&message);
+        let reply = caller.call(&[&message], soon()).unwrap();
+        let parsed = StepRequest::parse(&message[32..], &limits).unwrap();
+        let CheckedReply::Step(reply) = check_reply(&sent, &parsed, &TINY, reply).unwrap() else {
+            panic!("{} step {}: frame refused", case["name"], step["step_id"]);
+        };
+        answered(step, &entries, &reply);
     }
 }
 

@@ -99,6 +99,11 @@ impl Worker {
         self.child.id()
     }
 
+    /// Waits for its own end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("wait for dspark serve")
+    }
+
     /// Sends SIGTERM and waits: the worker must end with exit code 0.
     pub(crate) fn terminate(&mut self) {
         let status = self.signal("TERM");

@@ -5,7 +5,8 @@
 //!   "default":  { "registers": 128, "shared_bytes": 49152 },
 //!   "entries": {
 //!     "exl3_gemm_*": { "registers": 96, "hmma": 8, "ldg128": 1,
-//!                      "threads": 256, "dynamic_shared_bytes": 20480, "blocks_per_sm": 2 }
+//!                      "threads": 256, "dynamic_shared_bytes": 20480, "blocks_per_sm": 2 },
+//!     "exl3_gemm_*_k8": { "blocks_per_sm": 1 }
 //!   }
 //! }
 //! ```
@@ -13,7 +14,7 @@
 //! Spills, stack and local loads and stores are always 0. `registers` and `shared_bytes` are upper
 //! bounds, the instruction names lower bounds (unrolling changes counts between architectures).
 //! `blocks_per_sm` is an occupancy floor and wants `threads`; all names of `entries` that match
-//! (a trailing `*` stands for any ending) apply, the longest last.
+//! (one `*` stands for any run of characters) apply, the longest last.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,16 +60,14 @@ pub(crate) struct Verdict {
     pub(crate) unchecked: Vec<String>,
 }
 
-/// Reads `gates.json`; a missing file means the fixed gates alone.
+/// Reads `gates.json`.
 ///
 /// # Errors
-/// When the file is there but cannot be understood.
+/// When the file is not there or cannot be understood.
 pub(crate) fn read(folder: &Path) -> Result<Gates> {
     let path = folder.join("gates.json");
-    if !path.exists() {
-        return Ok(Gates::default());
-    }
-    let text = std::fs::read_to_string(&path)?;
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))
 }
 
@@ -178,8 +177,8 @@ impl Gate {
 }
 
 fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(prefix) => name.starts_with(prefix),
+    match pattern.split_once('*') {
+        Some((start, end)) => name.strip_prefix(start).is_some_and(|rest| rest.ends_with(end)),
         None => pattern == name,
     }
 }
@@ -214,6 +213,21 @@ mod tests {
         assert_eq!(faults("gemm_wide", &entry(128, 8, 0)), 0);
         assert_eq!(faults("gemm_small", &entry(128, 8, 0)), 1);
         assert_eq!(faults("norm", &entry(64, 0, 0)), 0);
+    }
+
+    #[test]
+    fn a_star_stands_anywhere_in_a_name_but_nothing_overlaps_it() {
+        assert!(matches("gemm_*_k8", "gemm_mul1_k8") && matches("gemm_*", "gemm_"));
+        assert!(!matches("gemm_*_k8", "gemm_mul1_k5") && !matches("gemm_*_k8", "gemm_k8"));
+    }
+
+    #[test]
+    fn too_few_blocks_on_a_multiprocessor_are_a_fault() {
+        let gate =
+            |floor| Gate { threads: Some(256), blocks_per_sm: Some(floor), ..Gate::default() };
+        let faults = |floor| judge(&gate(floor), String::new(), "sm_86", &entry(64, 0, 0)).faults;
+        assert!(faults(4).is_empty());
+        assert_eq!(faults(5), ["blocks per SM 4 < 5"]);
     }
 
     #[test]

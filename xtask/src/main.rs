@@ -70,8 +70,16 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<ExitCode> {
     let Command::Kernels(args) = cli.command;
     let root = repository();
-    if args.fetch {
-        toolchain::fetch(&root)?;
+    if args.fetch
+        && let Err(error) = toolchain::fetch(&root)
+    {
+        // A check without the compiler still compares hashes and applies the gates; only a check that
+        // is meant to be whole must not pass without it.
+        let whole = std::env::var_os("CI").is_some_and(|ci| ci == "true");
+        if whole || !args.check {
+            return Err(error.context("fetch the compiler"));
+        }
+        println!("skipped fetch: {error:#}");
     }
     if args.check {
         let summary = check::run(&root, &args.dir)?;

@@ -4,6 +4,7 @@
 //! rebuild. The wheels are tools under their own licence: they go into the git-ignored
 //! `.toolchain/` and nothing of them is committed.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -28,11 +29,14 @@ pub(crate) struct Toolchain {
     pub(crate) nvdisasm: Option<PathBuf>,
 }
 
-/// Installs the pinned wheels into `<root>/.toolchain` with pip.
+/// Installs the pinned wheels into `<root>/.toolchain` with pip, unless they are there.
 ///
 /// # Errors
-/// When no Python with pip is found or the installation fails.
+/// When no Python with pip is found or the installation fails; what was there stays.
 pub(crate) fn fetch(root: &Path) -> Result<()> {
+    if find(root).is_ok_and(|tools| tools.nvdisasm.is_some()) {
+        return Ok(());
+    }
     install(&root.join(".toolchain/nvrtc"), &NVRTC_WHEELS)?;
     if let Err(error) = install(&root.join(".toolchain/sass"), &SASS_WHEELS) {
         eprintln!("no disassembler, instruction counts will be skipped: {error:#}");
@@ -41,21 +45,30 @@ pub(crate) fn fetch(root: &Path) -> Result<()> {
 }
 
 fn install(target: &Path, wheels: &[&str]) -> Result<()> {
-    // pip leaves existing folders of a target alone, so a half-finished one must go first.
-    if target.exists() {
-        std::fs::remove_dir_all(target).with_context(|| format!("empty {}", target.display()))?;
-    }
+    // A whole folder or none: pip leaves existing files of a target alone, whatever they are.
+    let partial = target.with_extension("partial");
+    remove(&partial)?;
     let status = Command::new("python3")
         .args(["-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"])
         .args(["--disable-pip-version-check", "--root-user-action=ignore", "--target"])
-        .arg(target)
+        .arg(&partial)
         .args(wheels)
         .status()
         .context("start python3 -m pip")?;
     if !status.success() {
         bail!("pip could not install {}", wheels.join(" "));
     }
-    Ok(())
+    remove(target)?;
+    std::fs::rename(&partial, target).with_context(|| format!("fill {}", target.display()))
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("empty {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Finds the pinned NVRTC: `$DSPARK_NVRTC`, then `.toolchain/`, then an installed toolkit.

@@ -196,7 +196,13 @@ pub(crate) fn call(
     }
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let mut state = lock();
-        *state.counters.calls.entry(name).or_default() += 1;
+        let calls = state.counters.calls.entry(name).or_default();
+        *calls += 1;
+        let calls = *calls;
+        if state.settings.refuse.as_ref().is_some_and(|(of, at)| of == name && *at == calls) {
+            let message = format!("call {calls} of {name}, which GPUSIM_REFUSE names");
+            return Err(state.fail(Code::OUT_OF_MEMORY, message));
+        }
         if needs != Needs::Nothing && !state.initialized {
             return Err(Code::NOT_INITIALIZED);
         }

@@ -167,6 +167,9 @@ impl State {
             Work::WaitEvent { event, number } => self.reach_event(event, number),
             Work::Graph(graph) => {
                 self.counters.graph_launches += 1;
+                if self.settings.fault == Some(self.counters.graph_launches) {
+                    return Err(self.poison("the graph launch that GPUSIM_FAULT names".into()));
+                }
                 graph.iter().try_for_each(|work| self.execute(work.clone()))
             }
             Work::HostFunction { function, data } => {

@@ -9,6 +9,39 @@ use crate::drafter::stage::Stage;
 /// Results of one draft position, as they lie in `buffers.results`.
 pub(super) const RESULT_LISTS: usize = 5;
 
+/// In the word of rows multiplied: the position's bias row was resident, `RESIDENT` of markov.cu.
+const RESIDENT: u32 = 1 << 31;
+
+/// How Markov steps were computed, since the start: positions by road, and rows of the vocabulary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MarkovCounters {
+    /// Positions whose bias row was held ready.
+    pub resident: u64,
+    /// Positions at which rows that cannot be among the best two were left out.
+    pub pruned: u64,
+    /// Positions at which every row was multiplied.
+    pub dense: u64,
+    /// Rows multiplied.
+    pub rows: u64,
+    /// Rows that would have been multiplied if no step had been spared any.
+    pub rows_full: u64,
+}
+
+impl MarkovCounters {
+    /// Counts one position of a vocabulary of `vocab` by the word the device left for it.
+    pub(super) fn count(&mut self, word: u32, vocab: usize) {
+        let (rows, vocab) = (u64::from(word & !RESIDENT), vocab as u64);
+        let road = match word & RESIDENT {
+            0 if rows < vocab => &mut self.pruned,
+            0 => &mut self.dense,
+            _ => &mut self.resident,
+        };
+        *road += 1;
+        self.rows += rows;
+        self.rows_full += vocab;
+    }
+}
+
 impl Engine {
     /// Base logits of at most `groups` groups of eight head rows, then all positions of `drafts` drafts.
     /// `head_rows` is the number of rows there are, for the watch.

@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use device::{BackendUnavailable, Capability, DeviceError, DeviceFacts, probe};
+pub use head::MarkovCounters;
 pub use linears::UnsupportedLayer;
 pub use memory::MemoryPlan;
 pub use shape::UnsupportedShape;
@@ -190,9 +191,9 @@ impl CudaDrafter {
         &self.plan
     }
 
-    /// Rows of the vocabulary that the Markov steps of the last STEP multiplied, of all there were.
-    pub fn markov_rows(&self) -> (u64, u64) {
-        self.staging.markov_rows()
+    /// How the Markov steps were computed, since the start.
+    pub fn markov_counters(&self) -> MarkovCounters {
+        self.staging.markov_counters()
     }
 
     /// [`Drafter::step`], launch by launch and shown stage by stage. `Break` if the observer ended it;

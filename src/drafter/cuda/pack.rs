@@ -5,6 +5,7 @@
 //! UTF-8 each) and offset and length (u64) in the stream that follows: raw deflate of all images one after
 //! the other. All numbers are little-endian.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
@@ -59,6 +60,15 @@ pub fn embedded() -> Result<Vec<Image>, PackError> {
     read(EMBEDDED)
 }
 
+/// Architectures of [`embedded`], without decompressing anything.
+///
+/// # Errors
+/// As [`embedded`].
+pub fn architectures() -> Result<Vec<String>, PackError> {
+    let archs = entries(&mut &*EMBEDDED)?.into_iter().map(|(_, arch, ..)| arch);
+    Ok(archs.collect::<BTreeSet<_>>().into_iter().collect())
+}
+
 /// Images `<source>.<arch>.cubin` and `<source>.<arch>.ptx` of a folder, by name.
 ///
 /// # Errors
@@ -79,13 +89,8 @@ pub fn folder(path: &Path) -> Result<Vec<Image>, PackError> {
 }
 
 fn read(pack: &[u8]) -> Result<Vec<Image>, PackError> {
-    let short = PackError::Malformed("it ends early");
-    let mut rest = pack.strip_prefix(MAGIC).ok_or(PackError::Malformed("it is none"))?;
-    let count = take(&mut rest).map(u32::from_le_bytes).ok_or(short)?;
-    let mut entries = Vec::new();
-    for _ in 0..count {
-        entries.push(entry(&mut rest).ok_or(PackError::Malformed("its list ends early"))?);
-    }
+    let mut rest = pack;
+    let entries = entries(&mut rest)?;
     let mut stream = Vec::new();
     let mut inflate = DeflateDecoder::new(rest).take(STREAM_BYTES_MAX);
     inflate.read_to_end(&mut stream).map_err(|_| PackError::Malformed("its stream is broken"))?;
@@ -95,6 +100,15 @@ fn read(pack: &[u8]) -> Result<Vec<Image>, PackError> {
         Ok(terminated(source, arch, bytes.to_vec()))
     };
     entries.into_iter().map(image).collect()
+}
+
+/// Source, architecture, offset and length of every image; `rest` is moved to the stream.
+fn entries(rest: &mut &[u8]) -> Result<Vec<(String, String, usize, usize)>, PackError> {
+    *rest = rest.strip_prefix(MAGIC).ok_or(PackError::Malformed("it is none"))?;
+    let short = PackError::Malformed("it ends early");
+    let count = take(rest).map(u32::from_le_bytes).ok_or(short)?;
+    let entry = |_| entry(rest).ok_or(PackError::Malformed("its list ends early"));
+    (0..count).map(entry).collect()
 }
 
 fn entry(rest: &mut &[u8]) -> Option<(String, String, usize, usize)> {

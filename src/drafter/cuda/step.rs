@@ -7,7 +7,7 @@
 use super::device::{DeviceError, Pinned};
 use super::engine::{Engine, Halt, Watch};
 use super::graph::Graphs;
-use super::head::RESULT_LISTS;
+use super::head::{MarkovCounters, RESULT_LISTS};
 use super::meta::{MetaLayout, Writer, context_len, inverse_frequencies, place, ring_index};
 use super::records::{ROWS_MAX, word};
 use super::shape::Shape;
@@ -28,8 +28,8 @@ pub(super) struct Staging {
     head_rows: Vec<usize>,
     /// Places of the rows of one chunk, for a watch.
     places: Vec<usize>,
-    /// Rows the Markov steps multiplied, and the rows of their vocabularies.
-    markov: (u64, u64),
+    /// How the Markov steps of all STEPs were computed.
+    markov: MarkovCounters,
 }
 
 /// Sizes of the pieces.
@@ -85,12 +85,12 @@ impl Staging {
             context_rows: Vec::with_capacity(pieces.context_chunks),
             head_rows: Vec::with_capacity(pieces.block_chunks),
             places: Vec::with_capacity(ROWS_MAX),
-            markov: (0, 0),
+            markov: MarkovCounters::default(),
         })
     }
 
-    /// Rows the last STEP's Markov steps multiplied, and how many there were.
-    pub(super) fn markov_rows(&self) -> (u64, u64) {
+    /// How the Markov steps of all STEPs were computed.
+    pub(super) fn markov_counters(&self) -> MarkovCounters {
         self.markov
     }
 
@@ -256,7 +256,6 @@ impl Staging {
         let s = &engine.shape;
         let pieces = Pieces::new(s, &engine.layout);
         let list = s.drafts * s.block;
-        self.markov = (0, 0);
         for (index, draft) in plan.drafts.iter().enumerate() {
             let results = &self.results.bytes()[pieces.results(index / s.drafts)];
             let words = results.as_chunks::<4>().0;
@@ -265,8 +264,7 @@ impl Staging {
             let block = out.block_mut(index);
             *block.finite = (0..draft.n_out).all(|j| u32::from_le_bytes(value(3, j)) == 1);
             for j in 0..draft.n_out {
-                self.markov.0 += u64::from(u32::from_le_bytes(value(4, j)));
-                self.markov.1 += s.vocab as u64;
+                self.markov.count(u32::from_le_bytes(value(4, j)), s.vocab);
                 if *block.finite {
                     block.ids[j] = i32::from_le_bytes(value(0, j));
                     block.confidence[j] = f32::from_le_bytes(value(1, j));
