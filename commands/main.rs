@@ -8,6 +8,7 @@ mod drafts;
 mod environment;
 mod exit;
 mod generate;
+mod gpu_check;
 mod identity;
 mod ping;
 mod query;
@@ -17,6 +18,7 @@ mod rtt;
 mod serve;
 mod service;
 mod shadow_diff;
+mod sockets;
 mod stats;
 mod top;
 mod trace;
@@ -31,7 +33,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use args::OutputArgs;
 use dspark::drafter::cuda::pack;
-use output::Output;
+use output::{BesideBars, Output};
 
 /// Remote DSpark drafter: worker, Spark-client emulator and operator tools
 #[derive(Parser, Debug)]
@@ -57,6 +59,8 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Compare two sets of drafts round by round
     ShadowDiff(shadow_diff::ShadowDiffArgs),
+    /// Check a GPU and measure drafting on it
+    GpuCheck(gpu_check::GpuCheckArgs),
     /// Watch workers live in the terminal
     Top(top::TopArgs),
     /// Check what this machine can run and say how to fix what is missing
@@ -126,6 +130,7 @@ fn run() -> exit::Outcome {
         Command::Stats(args) => stats::run(args, &output),
         Command::Replay(args) => replay::run(args, &output),
         Command::ShadowDiff(args) => shadow_diff::run(args, &output),
+        Command::GpuCheck(args) => gpu_check::run(&args, &output),
         Command::Top(args) => top::run(&args, &output),
         Command::Doctor(args) => doctor::run(&args, &Cli::command(), problem, &output),
         Command::Trace(args) => trace::run(args, &output),
@@ -154,7 +159,7 @@ fn init_logging(cli: &Cli, output: &Output) -> exit::Outcome {
         .parse(variable("DSPARK_LOG").unwrap_or_default())
         .map_err(|error| usage(format!("DSPARK_LOG: {error}")).hint("as in DSPARK_LOG=debug"))?;
     let builder = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(|| BesideBars)
         .with_env_filter(filter)
         .with_target(false)
         // It would report a broken stderr on stderr, and panic in the thread that logs.

@@ -4,12 +4,13 @@
 //! every write returns its error instead of panicking.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use dspark::checkpoint::Progress;
-use indicatif::{ProgressBar, ProgressStyle};
+pub(crate) use dspark::trace::grouped as count;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use crate::args::{ColorWhen, OutputArgs};
@@ -78,6 +79,23 @@ fn no_color() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
 }
 
+/// All progress bars there are.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Standard error for log lines: a bar makes way for each of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BesideBars;
+
+impl Write for BesideBars {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        BARS.suspend(|| io::stderr().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
 /// A progress bar for hashing files.
 pub(crate) struct Bar {
     visible: bool,
@@ -100,6 +118,7 @@ impl Progress for Bar {
                 "  verifying {prefix} files {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {msg}";
             let style = ProgressStyle::with_template(style).expect("a constant template");
             let bar = ProgressBar::new(bytes).with_style(style).with_prefix(files.to_string());
+            let bar = BARS.add(bar);
             *self.bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(bar);
         }
     }
@@ -147,19 +166,6 @@ pub(crate) fn micros(us: f64) -> String {
 /// As [`micros`].
 pub(crate) fn time(duration: Duration) -> String {
     micros(duration.as_secs_f64() * 1e6)
-}
-
-/// A count with thousands separated: `1,214`.
-pub(crate) fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use crate::check::{self, Setting};
 use crate::exit::{Code, Failure, OrExit, Outcome};
 use crate::output::Output;
 use crate::service::{self, Ended};
+use crate::sockets::Passed;
 use crate::worker::{BackendChoice, open_source, start_worker};
 
 const EXAMPLES: &str = "\
@@ -89,6 +90,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "TIME", env = "DSPARK_STALL_LIMIT", hide_env_values = true,
         default_value = "60s", value_parser = args::positive_duration, help_heading = "Service")]
     stall_limit: Duration,
+    /// Use the GPU whenever it was idle for TIME, so that its clocks stay up; a STEP that comes meanwhile
+    /// waits for one pass over no rows. 'off' lets it rest
+    #[arg(long, value_name = "TIME", env = "DSPARK_KEEP_WARM", hide_env_values = true,
+        default_value = "off", value_parser = keep_warm, help_heading = "Service")]
+    keep_warm: KeepWarm,
     /// Load and verify everything, print modules, memory and the origin of every setting, and exit
     #[arg(long, help_heading = "Service")]
     check: bool,
@@ -106,6 +112,17 @@ enum ControlListen {
 enum MetricsListen {
     Off,
     At(SocketAddr),
+}
+
+/// `--keep-warm`: a time or `off`.
+#[derive(Clone, Copy, Debug)]
+struct KeepWarm(Option<Duration>);
+
+fn keep_warm(text: &str) -> Result<KeepWarm, String> {
+    match text {
+        "off" => Ok(KeepWarm(None)),
+        time => args::positive_duration(time).map(|time| KeepWarm(Some(time))),
+    }
 }
 
 fn metrics_address(text: &str) -> Result<MetricsListen, String> {
@@ -143,23 +160,30 @@ pub(crate) fn run(args: ServeArgs, settings: &[Setting], output: &Output) -> Out
         let source = open_source(&args.model, output)?;
         return check::run(source, choice, args.listen.len(), settings, output);
     }
+    let Passed { drafting: mut listeners, control, metrics } = Passed::take()?;
     let deadline = Instant::now() + args.bind_wait;
-    let listeners = args.listen.iter().map(|url| listen(url, deadline));
-    let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
-    let control = match &args.control {
-        ControlListen::Off => None,
-        ControlListen::At(endpoint) => Some(listen(endpoint, deadline)?),
+    if listeners.is_empty() {
+        let bound = args.listen.iter().map(|url| listen(url, deadline));
+        listeners = bound.collect::<Result<Vec<_>, _>>()?;
+    }
+    let control = match (control, &args.control) {
+        (Some(passed), _) => Some(passed),
+        (None, ControlListen::Off) => None,
+        (None, ControlListen::At(endpoint)) => Some(listen(endpoint, deadline)?),
     };
-    let metrics = match args.metrics {
-        MetricsListen::Off => None,
-        MetricsListen::At(address) => Some(bind(address, deadline)?),
+    let metrics = match (metrics, args.metrics) {
+        (Some(passed), _) => Some(passed),
+        (None, MetricsListen::Off) => None,
+        (None, MetricsListen::At(address)) => Some(bind(address, deadline)?),
     };
-    warn_of_strangers(&args);
-    service::status("verifying the checkpoint");
+    if args.allow_peer.is_empty() {
+        warn_of_strangers(&listeners);
+    }
+    service::status("opening the checkpoint");
     let source = open_source(&args.model, output)?;
     let checkpoint = &source.checkpoint;
     let recorder = args.record.as_ref().map(|path| record(&args, path, checkpoint)).transpose()?;
-    service::status("loading the drafter");
+    service::status("loading the drafter and verifying its files");
     let about = About::of(checkpoint);
     let options = ServeOptions {
         listeners,
@@ -170,6 +194,7 @@ pub(crate) fn run(args: ServeArgs, settings: &[Setting], output: &Output) -> Out
         checkpoint: about.origin.clone(),
         identities: [about.drafter.0, about.markov.0],
         recorder,
+        keep_warm: args.keep_warm.0,
     };
     let running = start_worker(source, choice, options).inspect_err(|_| {
         // Created above and empty; the next start would be refused it.
@@ -177,6 +202,9 @@ pub(crate) fn run(args: ServeArgs, settings: &[Setting], output: &Output) -> Out
             let _ = std::fs::remove_file(path);
         }
     })?;
+    if args.keep_warm.0.is_some() && running.stats.lock().facts().backend.backend == "cpu" {
+        tracing::warn!("--keep-warm has no use on the CPU");
+    }
     // Before anybody hears that the worker is ready, and may end it.
     let signals = Signals::listen().or_exit(Code::Failed)?;
     if let Err(error) = about.print(&running, output) {
@@ -246,18 +274,14 @@ fn check_addresses(args: &ServeArgs) -> Outcome {
 }
 
 /// Says once for each reachable drafting listener without an allow-list what anybody can do to it.
-fn warn_of_strangers(args: &ServeArgs) {
-    let reachable = |endpoint: &&Endpoint| {
-        endpoint.listen_address().is_ok_and(|a| !a.ip().to_canonical().is_loopback())
-    };
-    if args.allow_peer.is_empty() {
-        for endpoint in args.listen.iter().filter(reachable) {
-            tracing::warn!(
-                %endpoint,
-                "the port has no authentication: whoever reaches it can displace the client; \
-                 --allow-peer ADDR closes others"
-            );
-        }
+fn warn_of_strangers(listeners: &[Listener]) {
+    let addresses = listeners.iter().map(Listener::local);
+    for address in addresses.filter(|a| !a.ip().to_canonical().is_loopback()) {
+        tracing::warn!(
+            endpoint = %Endpoint::tcp(address),
+            "the port has no authentication: whoever reaches it can displace the client; \
+             --allow-peer ADDR closes others"
+        );
     }
 }
 

@@ -152,8 +152,10 @@ fn text(doc: &Value) -> String {
         counts(doc, "entries"),
         counts(doc, "link"),
         acceptance(doc),
+        markov(&doc["markov"]),
         latency(doc, "worker_us", "worker"),
         latency(doc, "recv_to_send_us", "received to sent"),
+        latency(doc, "receive_us", "receiving"),
     ];
     lines.push(slots(doc));
     lines.join("\n")
@@ -195,6 +197,24 @@ fn acceptance(doc: &Value) -> String {
         count(acceptance.accepted()),
         count(acceptance.verified()),
         percent(acceptance.rate(), 1),
+    )
+}
+
+/// Which road Markov steps took, and what share of the vocabulary they multiplied.
+fn markov(doc: &Value) -> String {
+    let number = |key: &str| doc[key].as_u64().unwrap_or(0);
+    let (rows, full) = (number("rows"), number("rows_full"));
+    if full == 0 {
+        return "Markov steps  n/a (nothing drafted yet)".into();
+    }
+    let roads =
+        ["resident", "pruned", "dense"].map(|road| format!("{road} {}", count(number(road))));
+    let share = 100.0 * rows as f64 / full as f64;
+    format!(
+        "Markov steps  {}  rows {} of {} ({share:.2}%)",
+        roads.join("  "),
+        count(rows),
+        count(full)
     )
 }
 

@@ -88,9 +88,15 @@ type BuildError = Box<dyn Error + Send + Sync>;
 
 /// How to build the drafter that flags name.
 pub(crate) struct BackendChoice {
-    cuda: Option<CudaOptions>,
+    gpu: Gpu,
     cpu: CpuOptions,
     cuda_only: bool,
+}
+
+enum Gpu {
+    Unwanted,
+    Missing(BackendUnavailable),
+    Usable(CudaOptions),
 }
 
 /// A drafter with what only its backend tells.
@@ -111,7 +117,7 @@ impl BackendChoice {
             logits: logits(compute),
         };
         let cuda_only = compute.backend == Backend::Cuda;
-        Ok(Self { cuda: choose_cuda(compute)?, cpu, cuda_only })
+        Ok(Self { gpu: choose_gpu(compute)?, cpu, cuda_only })
     }
 
     /// Builds on the thread that will draft, while the files are hashed; what comes out may be used.
@@ -130,12 +136,14 @@ impl BackendChoice {
     }
 
     fn build(self, checkpoint: &Checkpoint) -> Result<Built, BuildError> {
-        if let Some(cuda) = self.cuda {
-            match CudaDrafter::new(checkpoint, cuda) {
+        match self.gpu {
+            Gpu::Unwanted => {}
+            Gpu::Missing(unavailable) => tracing::info!("drafting on the CPU: {unavailable}"),
+            Gpu::Usable(options) => match CudaDrafter::new(checkpoint, options) {
                 Ok(drafter) => return Ok(Built::Cuda(Box::new(drafter))),
                 Err(error) if self.cuda_only => return Err(error.into()),
                 Err(error) => tracing::warn!("drafting on the CPU: {error}"),
-            }
+            },
         }
         build_cpu(checkpoint, self.cpu)
     }
@@ -175,11 +183,11 @@ fn logits(compute: &ComputeArgs) -> Logits {
 }
 
 /// How to draft on a GPU, where one is asked for or usable.
-fn choose_cuda(compute: &ComputeArgs) -> Result<Option<CudaOptions>, Failure> {
+fn choose_gpu(compute: &ComputeArgs) -> Result<Gpu, Failure> {
     let rounds = compute.precision == Rounding::Bf16;
     match compute.backend {
-        Backend::Cpu => return Ok(None),
-        Backend::Auto if !rounds => return Ok(None),
+        Backend::Cpu => return Ok(Gpu::Unwanted),
+        Backend::Auto if !rounds => return Ok(Gpu::Unwanted),
         Backend::Cuda if !rounds => {
             return Err(Failure::new(Code::Usage, "--precision f32 exists on the CPU only")
                 .hint("leave it out, or draft on the CPU with --backend cpu"));
@@ -187,17 +195,14 @@ fn choose_cuda(compute: &ComputeArgs) -> Result<Option<CudaOptions>, Failure> {
         Backend::Auto | Backend::Cuda => {}
     }
     match cuda::probe(compute.device) {
-        Ok(_) => Ok(Some(CudaOptions {
+        Ok(_) => Ok(Gpu::Usable(CudaOptions {
             device: compute.device,
             logits: logits(compute),
             max_slots: compute.max_slots,
             ..CudaOptions::default()
         })),
         Err(unavailable) if compute.backend == Backend::Cuda => Err(unusable(&unavailable)),
-        Err(unavailable) => {
-            tracing::info!("drafting on the CPU: {unavailable}");
-            Ok(None)
-        }
+        Err(unavailable) => Ok(Gpu::Missing(unavailable)),
     }
 }
 

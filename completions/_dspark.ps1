@@ -37,6 +37,7 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             [CompletionResult]::new('stats', 'stats', [CompletionResultType]::ParameterValue, 'Show the worker''s counters and latency percentiles')
             [CompletionResult]::new('replay', 'replay', [CompletionResultType]::ParameterValue, 'Drive a worker with recorded taps, as Spark rank 0 would')
             [CompletionResult]::new('shadow-diff', 'shadow-diff', [CompletionResultType]::ParameterValue, 'Compare two sets of drafts round by round')
+            [CompletionResult]::new('gpu-check', 'gpu-check', [CompletionResultType]::ParameterValue, 'Check a GPU and measure drafting on it')
             [CompletionResult]::new('top', 'top', [CompletionResultType]::ParameterValue, 'Watch workers live in the terminal')
             [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Check what this machine can run and say how to fix what is missing')
             [CompletionResult]::new('trace', 'trace', [CompletionResultType]::ParameterValue, 'Inspect and make trace files')
@@ -64,6 +65,7 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             [CompletionResult]::new('--record', '--record', [CompletionResultType]::ParameterName, 'Append every request and reply to a new trace file for ''dspark replay''')
             [CompletionResult]::new('--record-limit', '--record-limit', [CompletionResultType]::ParameterName, 'Stop recording after this many bytes')
             [CompletionResult]::new('--stall-limit', '--stall-limit', [CompletionResultType]::ParameterName, 'Exit with 70 when drafting has been stuck for this long, for a supervisor to restart')
+            [CompletionResult]::new('--keep-warm', '--keep-warm', [CompletionResultType]::ParameterName, 'Use the GPU whenever it was idle for TIME, so that its clocks stay up; a STEP that comes meanwhile waits for one pass over no rows. ''off'' lets it rest')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'Colour the output; NO_COLOR is honoured')
             [CompletionResult]::new('--demo', '--demo', [CompletionResultType]::ParameterName, 'Use the tiny synthetic checkpoint inside this program: no files, no GPU')
             [CompletionResult]::new('--check', '--check', [CompletionResultType]::ParameterName, 'Load and verify everything, print modules, memory and the origin of every setting, and exit')
@@ -182,6 +184,22 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             [CompletionResult]::new('--plot', '--plot', [CompletionResultType]::ParameterName, 'Draw agreement by position and mismatches by margin into an SVG file')
             [CompletionResult]::new('--timeout', '--timeout', [CompletionResultType]::ParameterName, 'Deadline of one round on a live side')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'Colour the output; NO_COLOR is honoured')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)')
+            [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print nothing but the result and errors; hides progress bars')
+            [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print nothing but the result and errors; hides progress bars')
+            [CompletionResult]::new('-v', '-v', [CompletionResultType]::ParameterName, 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters')
+            [CompletionResult]::new('--verbose', '--verbose', [CompletionResultType]::ParameterName, 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'dspark;gpu-check' {
+            [CompletionResult]::new('--only', '--only', [CompletionResultType]::ParameterName, 'Only cases whose name contains NAME')
+            [CompletionResult]::new('--out', '--out', [CompletionResultType]::ParameterName, 'Also write the document that --json prints to DIR/gpu-check.json')
+            [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'Index of the GPU')
+            [CompletionResult]::new('--limit', '--limit', [CompletionResultType]::ParameterName, 'End a stage after this long [default: 1 to 15 minutes, by stage]')
+            [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'Colour the output; NO_COLOR is honoured')
+            [CompletionResult]::new('--in-process', '--in-process', [CompletionResultType]::ParameterName, 'Run the stages in this process, without limits; print one JSON line each')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print nothing but the result and errors; hides progress bars')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print nothing but the result and errors; hides progress bars')
@@ -350,6 +368,7 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             [CompletionResult]::new('stats', 'stats', [CompletionResultType]::ParameterValue, 'Show the worker''s counters and latency percentiles')
             [CompletionResult]::new('replay', 'replay', [CompletionResultType]::ParameterValue, 'Drive a worker with recorded taps, as Spark rank 0 would')
             [CompletionResult]::new('shadow-diff', 'shadow-diff', [CompletionResultType]::ParameterValue, 'Compare two sets of drafts round by round')
+            [CompletionResult]::new('gpu-check', 'gpu-check', [CompletionResultType]::ParameterValue, 'Check a GPU and measure drafting on it')
             [CompletionResult]::new('top', 'top', [CompletionResultType]::ParameterValue, 'Watch workers live in the terminal')
             [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Check what this machine can run and say how to fix what is missing')
             [CompletionResult]::new('trace', 'trace', [CompletionResultType]::ParameterValue, 'Inspect and make trace files')
@@ -374,6 +393,9 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             break
         }
         'dspark;help;shadow-diff' {
+            break
+        }
+        'dspark;help;gpu-check' {
             break
         }
         'dspark;help;top' {

@@ -22,6 +22,9 @@ _dspark() {
             dspark,doctor)
                 cmd="dspark__subcmd__doctor"
                 ;;
+            dspark,gpu-check)
+                cmd="dspark__subcmd__gpu__subcmd__check"
+                ;;
             dspark,help)
                 cmd="dspark__subcmd__help"
                 ;;
@@ -57,6 +60,9 @@ _dspark() {
                 ;;
             dspark__subcmd__help,doctor)
                 cmd="dspark__subcmd__help__subcmd__doctor"
+                ;;
+            dspark__subcmd__help,gpu-check)
+                cmd="dspark__subcmd__help__subcmd__gpu__subcmd__check"
                 ;;
             dspark__subcmd__help,help)
                 cmd="dspark__subcmd__help__subcmd__help"
@@ -137,7 +143,7 @@ _dspark() {
 
     case "${cmd}" in
         dspark)
-            opts="-q -v -h -V --json --quiet --verbose --color --help --version serve identity ping stats replay shadow-diff top doctor trace completions man help"
+            opts="-q -v -h -V --json --quiet --verbose --color --help --version serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -202,8 +208,42 @@ _dspark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        dspark__subcmd__gpu__subcmd__check)
+            opts="-q -v -h --only --out --device --limit --in-process --json --quiet --verbose --color --help facts kernels images step sanitizers timing"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --only)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --device)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         dspark__subcmd__help)
-            opts="serve identity ping stats replay shadow-diff top doctor trace completions man help"
+            opts="serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -231,6 +271,20 @@ _dspark() {
             return 0
             ;;
         dspark__subcmd__help__subcmd__doctor)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        dspark__subcmd__help__subcmd__gpu__subcmd__check)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -673,7 +727,7 @@ _dspark() {
             return 0
             ;;
         dspark__subcmd__serve)
-            opts="-q -v -h --checkpoint --receipt --markov --demo --synthetic --backend --device --precision --logits --max-slots --listen --control --metrics --allow-peer --bind-wait --name --record --record-limit --stall-limit --check --json --quiet --verbose --color --help"
+            opts="-q -v -h --checkpoint --receipt --markov --demo --synthetic --backend --device --precision --logits --max-slots --listen --control --metrics --allow-peer --bind-wait --name --record --record-limit --stall-limit --keep-warm --check --json --quiet --verbose --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -748,6 +802,10 @@ _dspark() {
                     return 0
                     ;;
                 --stall-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --keep-warm)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -34,6 +34,7 @@ set edit:completion:arg-completer[dspark] = {|@words|
             cand stats 'Show the worker''s counters and latency percentiles'
             cand replay 'Drive a worker with recorded taps, as Spark rank 0 would'
             cand shadow-diff 'Compare two sets of drafts round by round'
+            cand gpu-check 'Check a GPU and measure drafting on it'
             cand top 'Watch workers live in the terminal'
             cand doctor 'Check what this machine can run and say how to fix what is missing'
             cand trace 'Inspect and make trace files'
@@ -60,6 +61,7 @@ set edit:completion:arg-completer[dspark] = {|@words|
             cand --record 'Append every request and reply to a new trace file for ''dspark replay'''
             cand --record-limit 'Stop recording after this many bytes'
             cand --stall-limit 'Exit with 70 when drafting has been stuck for this long, for a supervisor to restart'
+            cand --keep-warm 'Use the GPU whenever it was idle for TIME, so that its clocks stay up; a STEP that comes meanwhile waits for one pass over no rows. ''off'' lets it rest'
             cand --color 'Colour the output; NO_COLOR is honoured'
             cand --demo 'Use the tiny synthetic checkpoint inside this program: no files, no GPU'
             cand --check 'Load and verify everything, print modules, memory and the origin of every setting, and exit'
@@ -173,6 +175,21 @@ set edit:completion:arg-completer[dspark] = {|@words|
             cand --plot 'Draw agreement by position and mismatches by margin into an SVG file'
             cand --timeout 'Deadline of one round on a live side'
             cand --color 'Colour the output; NO_COLOR is honoured'
+            cand --json 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'
+            cand -q 'Print nothing but the result and errors; hides progress bars'
+            cand --quiet 'Print nothing but the result and errors; hides progress bars'
+            cand -v 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+            cand --verbose 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'dspark;gpu-check'= {
+            cand --only 'Only cases whose name contains NAME'
+            cand --out 'Also write the document that --json prints to DIR/gpu-check.json'
+            cand --device 'Index of the GPU'
+            cand --limit 'End a stage after this long [default: 1 to 15 minutes, by stage]'
+            cand --color 'Colour the output; NO_COLOR is honoured'
+            cand --in-process 'Run the stages in this process, without limits; print one JSON line each'
             cand --json 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'
             cand -q 'Print nothing but the result and errors; hides progress bars'
             cand --quiet 'Print nothing but the result and errors; hides progress bars'
@@ -325,6 +342,7 @@ set edit:completion:arg-completer[dspark] = {|@words|
             cand stats 'Show the worker''s counters and latency percentiles'
             cand replay 'Drive a worker with recorded taps, as Spark rank 0 would'
             cand shadow-diff 'Compare two sets of drafts round by round'
+            cand gpu-check 'Check a GPU and measure drafting on it'
             cand top 'Watch workers live in the terminal'
             cand doctor 'Check what this machine can run and say how to fix what is missing'
             cand trace 'Inspect and make trace files'
@@ -343,6 +361,8 @@ set edit:completion:arg-completer[dspark] = {|@words|
         &'dspark;help;replay'= {
         }
         &'dspark;help;shadow-diff'= {
+        }
+        &'dspark;help;gpu-check'= {
         }
         &'dspark;help;top'= {
         }

@@ -2,7 +2,9 @@
 //
 //   lg[v] = base[v] + dot(head[v], embed[previous])          each of the three rounded to bf16 if `round`
 //
-// Only rows that can be among the best two are multiplied, and the result is that of the whole product:
+// For some tokens dot(head[v], embed[token]) is held ready for every v, computed once by the same function
+// (markov_bias). For the others only rows that can be among the best two are multiplied, and the result is that
+// of the whole product:
 // |dot(head[v], e)| <= |head[v]| |e|, roundings are monotone, and some rows' exact logits bound the second
 // best from below. What is not certainly below that bound is multiplied; NaN is never certainly below.
 // `prune` 0 multiplies every row.
@@ -18,6 +20,7 @@
 
 #define RANK_PAIRS 4u      // pairs of a row a lane holds: rank <= 256
 #define DRAFT_TILE 4u      // drafts that share one reading of a row
+#define RESIDENT 0x80000000u  // in a count of rows multiplied: the bias row was held ready
 
 // Tables of the chain. Mirrors `MarkovTables` of the host.
 struct Tables {
@@ -26,6 +29,8 @@ struct Tables {
   const void* embed;
   const float* head_norm;
   const float* embed_norm;
+  const u32* slots;      // u32 [vocab]: row of a token in `bias`, FULL for none; null where none is held
+  const void* bias;      // [rows, vocab]: bf16 if `round`, else f32
   u32 head_format;
   u32 embed_format;
   u32 vocab;
@@ -115,10 +120,20 @@ DEV float dot_rows(const float2 (&a)[RANK_PAIRS], const float2 (&b)[RANK_PAIRS])
   float sum = 0.0f;
 #pragma unroll
   for (u32 i = 0; i < RANK_PAIRS; i++) {
-    sum += a[i].x * b[i].x;
-    sum += a[i].y * b[i].y;
+    // Named operations: a row held ready, a seed and a candidate must have the same bits.
+    sum = __fmaf_rn(a[i].x, b[i].x, sum);
+    sum = __fmaf_rn(a[i].y, b[i].y, sum);
   }
   return warp_sum(sum);
+}
+
+// Row of a token's bias among those held ready, FULL for none.
+DEV u32 slot_of(const Tables& t, u32 token) { return t.slots ? t.slots[token] : FULL; }
+
+// Bias of vocabulary row v for the token in `slot`.
+DEV float held_bias(const Tables& t, u32 slot, u32 v) {
+  const u64 at = (u64)slot * t.vocab + v;
+  return t.round ? f32_of_bf16(((const u16*)t.bias)[at]) : ((const float*)t.bias)[at];
 }
 
 DEV float biased(float base, float bias, u32 round) {
@@ -127,6 +142,27 @@ DEV float biased(float base, float bias, u32 round) {
 
 // Largest bias a row can have. The slack covers the f32 dot product's own error: at most 16 roundings a term.
 DEV float bias_bound(float head_norm, float embed_norm) { return head_norm * embed_norm * 1.0001f + 1e-30f; }
+
+// Bias rows held ready: row i is that of tokens[i]. bias [n, vocab], bf16 if `round`, else f32.
+// grid (vocab / 8 rounded up, n / 4 rounded up): a warp for one row of the head and four tokens.
+KERNEL(256) markov_bias(Tables t, const u32* tokens, u32 n, void* bias) {
+  const u32 v = 8u * blockIdx.x + (threadIdx.x >> 5), first = DRAFT_TILE * blockIdx.y;
+  if (v >= t.vocab) return;
+  float2 h[RANK_PAIRS];
+  load_row(t.head, t.head_format, v, t.rank, h);
+  for (u32 i = first; i < min(first + DRAFT_TILE, n); i++) {
+    float2 e[RANK_PAIRS];
+    load_row(t.embed, t.embed_format, tokens[i], t.rank, e);
+    const float value = dot_rows(h, e);
+    if ((threadIdx.x & 31u) != 0) continue;
+    const u64 at = (u64)i * t.vocab + v;
+    if (t.round) {
+      ((u16*)bias)[at] = bf16_of(value);
+    } else {
+      ((float*)bias)[at] = value;
+    }
+  }
+}
 
 // Exact logits of the row with the largest base logit of each 128: seeds f32 [n, blocks].
 // best u32 [base rows, blocks] of exl3_finish_logits. grid (blocks / 8 rounded up, n): a warp for a block.
@@ -137,6 +173,7 @@ KERNEL(256) markov_seed(Tables t, const DraftHead* drafts, const u32* ids, const
   if (position >= draft.n_out || block >= blocks) return;
   const u32 row = draft.row0 + position, v = best[(u64)row * blocks + block];
   const u32 previous = previous_of(draft, ids, blockIdx.y, position, t.positions);
+  if (slot_of(t, previous) != FULL) return;
   float2 e[RANK_PAIRS], h[RANK_PAIRS];
   load_row(t.embed, t.embed_format, previous, t.rank, e);
   load_row(t.head, t.head_format, v, t.rank, h);
@@ -145,7 +182,7 @@ KERNEL(256) markov_seed(Tables t, const DraftHead* drafts, const u32* ids, const
 }
 
 // Best two of 256 rows of the vocabulary for up to four drafts.
-//   tops Top [n, gridDim.x]; rows_read u32 [n, gridDim.x]: rows multiplied
+//   tops Top [n, gridDim.x]; rows_read u32 [n, gridDim.x]: rows multiplied, RESIDENT where the bias row was held
 // grid (vocab / 256 rounded up, n / 4 rounded up)
 KERNEL(256) markov_scan(Tables t, const DraftHead* drafts, const u32* ids, const float* seeds, u32 position, u32 n,
                         u32 prune, Top* tops, u32* rows_read) {
@@ -157,6 +194,7 @@ KERNEL(256) markov_scan(Tables t, const DraftHead* drafts, const u32* ids, const
   float2 e[DRAFT_TILE][RANK_PAIRS];
   float base[DRAFT_TILE];
   u32 wanted[DRAFT_TILE];
+  bool held[DRAFT_TILE];
   Top top[DRAFT_TILE];
   u32 any = 0;
 #pragma unroll
@@ -164,11 +202,19 @@ KERNEL(256) markov_scan(Tables t, const DraftHead* drafts, const u32* ids, const
     const u32 index = draft0 + i;
     top[i] = no_top();
     wanted[i] = 0;
+    held[i] = false;
     base[i] = 0.0f;
     // The same for every thread of the block.
     if (index >= n || position >= drafts[index].n_out) continue;
     const DraftHead draft = drafts[index];
     const u32 previous = previous_of(draft, ids, index, position, t.positions);
+    const u32 slot = slot_of(t, previous);
+    if (v < t.vocab) base[i] = t.base[(u64)(draft.row0 + position) * t.vocab + v];
+    held[i] = slot != FULL;
+    if (held[i]) {
+      if (v < t.vocab) take(top[i], biased(base[i], held_bias(t, slot, v), t.round), v);
+      continue;
+    }
     Top seed = no_top();
     if (prune) {
       for (u32 b = threadIdx.x; b < blocks; b += 256u) take(seed, seeds[(u64)index * blocks + b], b);
@@ -179,7 +225,6 @@ KERNEL(256) markov_scan(Tables t, const DraftHead* drafts, const u32* ids, const
     load_row(t.embed, t.embed_format, previous, t.rank, e[i]);
     bool candidate = false;
     if (v < t.vocab) {
-      base[i] = t.base[(u64)(draft.row0 + position) * t.vocab + v];
       const float bound = biased(base[i], bias_bound(t.head_norm[v], t.embed_norm[previous]), t.round);
       candidate = !(bound < bounds[i]);
     }
@@ -209,10 +254,10 @@ KERNEL(256) markov_scan(Tables t, const DraftHead* drafts, const u32* ids, const
   for (u32 i = 0; i < DRAFT_TILE; i++) {
     const u32 index = draft0 + i;
     if (index >= n) continue;
-    // All lanes of a warp hold the same best two, which must count once.
-    const Top all = merge_block(lane == 0 ? top[i] : no_top(), room);
+    // Where rows were multiplied, all lanes of a warp hold the same best two, which must count once.
+    const Top all = merge_block(held[i] || lane == 0 ? top[i] : no_top(), room);
     if (threadIdx.x == 0) {
-      u32 total = 0;
+      u32 total = held[i] ? RESIDENT : 0u;
       for (u32 w = 0; w < 8; w++) total += read[w][i];
       tops[(u64)index * gridDim.x + blockIdx.x] = all;
       rows_read[(u64)index * gridDim.x + blockIdx.x] = total;
@@ -225,7 +270,7 @@ KERNEL(256) markov_scan(Tables t, const DraftHead* drafts, const u32* ids, const
 //   hidden      bf16 [n * positions, width], before the final norm
 //   weights     f32 [width + rank]: the hidden part, then the part of the previous token's embedding
 //   confidence, margin f32 [n, positions]; sound u32 [n, positions]: whether all of it is finite
-//   counts      u32 [n, positions]: rows of the vocabulary multiplied
+//   counts      u32 [n, positions]: rows of the vocabulary multiplied, RESIDENT where the bias row was held
 //
 // Positions at or beyond n_out get zeros and are sound. grid (n)
 KERNEL(256) markov_pick(Tables t, const DraftHead* drafts, const Top* tops, const u32* rows_read, u32 chunks,
@@ -250,7 +295,7 @@ KERNEL(256) markov_pick(Tables t, const DraftHead* drafts, const Top* tops, cons
   u32 count = 0;
   for (u32 c = threadIdx.x; c < chunks; c += 256u) {
     top = merge(top, tops[(u64)index * chunks + c]);
-    count += rows_read[(u64)index * chunks + c];
+    count += rows_read[(u64)index * chunks + c] & ~RESIDENT;
   }
   top = merge_block(top, room);
   float sum = 0.0f;
@@ -279,6 +324,6 @@ KERNEL(256) markov_pick(Tables t, const DraftHead* drafts, const Top* tops, cons
     confidence[at] = good ? value : 0.0f;
     margin[at] = good ? gap : 0.0f;
     sound[at] = good ? 1u : 0u;
-    counts[at] = (u32)total;
+    counts[at] = (u32)total | (rows_read[(u64)index * chunks] & RESIDENT);
   }
 }

@@ -42,45 +42,67 @@ struct Answer {
     margin: Vec<u32>,
 }
 
-/// Compares with the worked example; answers whether its ids are another's though they are stable.
-fn differs(
-    sent: &ReqEntry,
-    expect: &Value,
-    index: usize,
-    reply: &StepReply<'_>,
-    answer: &Answer,
-) -> bool {
-    let at = &answer.at;
-    let status = u64::from(answer.status.unwrap().code());
-    assert_eq!(status, expect["status"].as_u64().unwrap(), "{at}: status");
-    let rows = u64::from(reply.statuses[index].window_rows.get());
-    assert_eq!(rows, expect["window_rows"].as_u64().unwrap_or(0), "{at}: window_rows");
-    let Some(golden) = expect.get("f32") else {
-        assert!(answer.ids.iter().all(|&id| id == 0), "{at}: ids of an undrafted entry");
-        return false;
-    };
-    let number = |value: &Value, j: usize| value[j].as_f64().unwrap();
-    for j in 0..5 {
-        let confidence = f64::from(f32::from_bits(answer.confidence[j]));
-        let margin = f64::from(f32::from_bits(answer.margin[j]));
-        if j >= sent.consumed(5) {
-            assert_eq!((answer.ids[j], confidence, margin), (0, 0.0, 0.0), "{at}: position {j}");
-        } else if i64::from(answer.ids[j]) != golden["draft_ids"][j].as_i64().unwrap() {
-            // The rest follows another chain.
-            return expect["stable"] == true;
-        } else {
-            // The limits of every bf16 implementation: tests/acceptance.
-            let spread = &expect["spread"];
-            let near = |ours: f64, what: &str, least: f64| {
-                let off = (ours - number(&golden[what], j)).abs();
-                let most = (2.0 * number(&spread[what], j)).max(least);
-                assert!(off <= most, "{at}: {what} {j} off by {off}, at most {most}");
+/// How answers compare with the worked examples, by the rules of tests/acceptance.
+#[derive(Default)]
+struct Judged {
+    /// Positions before the first other id of their block, and those of them outside the spread of roundings.
+    positions: usize,
+    outside: Vec<String>,
+    /// Blocks with other ids than the stable ones: two experts' scores nearly tied in one of its rows.
+    others: Vec<String>,
+}
+
+impl Judged {
+    fn entry(
+        &mut self,
+        sent: &ReqEntry,
+        expect: &Value,
+        index: usize,
+        reply: &StepReply<'_>,
+        answer: &Answer,
+    ) {
+        let at = &answer.at;
+        let status = u64::from(answer.status.unwrap().code());
+        assert_eq!(status, expect["status"].as_u64().unwrap(), "{at}: status");
+        let rows = u64::from(reply.statuses[index].window_rows.get());
+        assert_eq!(rows, expect["window_rows"].as_u64().unwrap_or(0), "{at}: window_rows");
+        let Some(golden) = expect.get("f32") else {
+            assert!(answer.ids.iter().all(|&id| id == 0), "{at}: ids of an undrafted entry");
+            return;
+        };
+        let consumed = sent.consumed(5);
+        let rest = |bits: &[u32]| bits[consumed..].iter().all(|&b| b == 0);
+        assert!(answer.ids[consumed..].iter().all(|&id| id == 0), "{at}: ids beyond n_out");
+        assert!(rest(&answer.confidence) && rest(&answer.margin), "{at}: values beyond n_out");
+        for j in 0..consumed {
+            if i64::from(answer.ids[j]) != golden["draft_ids"][j].as_i64().unwrap() {
+                if expect["stable"] == true {
+                    self.others.push(at.clone());
+                }
+                // The rest follows another chain.
+                return;
+            }
+            let near = |bits: u32, what: &str, least: f64| {
+                let off = f64::from(f32::from_bits(bits)) - golden[what][j].as_f64().unwrap();
+                off.abs() <= (2.0 * expect["spread"][what][j].as_f64().unwrap()).max(least)
             };
-            near(confidence, "confidence", 0.03);
-            near(margin, "margin", 0.2);
+            self.positions += 1;
+            if !near(answer.confidence[j], "confidence", 0.03)
+                || !near(answer.margin[j], "margin", 0.2)
+            {
+                self.outside.push(format!("{at} position {j}"));
+            }
         }
     }
-    false
+
+    fn accept(&self) {
+        let Self { positions, outside, others } = self;
+        println!(
+            "{positions} positions, outside {outside:?}, other ids than stable ones {others:?}"
+        );
+        assert!(outside.len() * 100 <= *positions, "{outside:?} of {positions}");
+        assert!(others.len() <= 1, "{others:?}");
+    }
 }
 
 /// All answers to the wanted cases from a worker with these variables.
@@ -92,7 +114,7 @@ fn worked_examples(folder: &tempfile::TempDir, variables: &[(&str, &str)]) -> Ve
     let wanted = |name: &str| name != "measured" && (all || CASES.contains(&name));
     let cases = json_files("cases", "").into_iter().filter(|(name, _)| wanted(name));
     let mut caller = Caller::connect(&worker.drafting(), soon()).unwrap();
-    let (pool, mut answers, mut other) = (Pool::open(), Vec::new(), Vec::new());
+    let (pool, mut answers, mut judged) = (Pool::open(), Vec::new(), Judged::default());
     for (session, (name, case)) in (1u32..).zip(cases) {
         play(&mut caller, session, &case, &pool, |step, entries, reply| {
             for (index, expect) in step["expect"].as_array().unwrap().iter().enumerate() {
@@ -103,17 +125,13 @@ fn worked_examples(folder: &tempfile::TempDir, variables: &[(&str, &str)]) -> Ve
                     confidence: reply.confidence(index).map(f32::to_bits).collect(),
                     margin: reply.margin(index).map(f32::to_bits).collect(),
                 };
-                if differs(&entries[index], expect, index, reply, &answer) {
-                    other.push(answer.at.clone());
-                }
+                judged.entry(&entries[index], expect, index, reply, &answer);
                 answers.push(answer);
             }
         });
     }
     worker.terminate();
-    println!("{} entries, other ids than the stable ones: {other:?}", answers.len());
-    // One row in a case's block, in which two experts' scores nearly tie, may take the other expert.
-    assert!(other.len() <= 1, "{other:?}");
+    judged.accept();
     answers
 }
 

@@ -11,7 +11,8 @@ use std::path::Path;
 use common::process::run;
 use dspark::protocol::{EntryStatus, FrameStatus};
 
-const GUIDES: [&str; 3] = ["README.md", "docs/deployment.md", "docs/troubleshooting.md"];
+const GUIDES: [&str; 4] =
+    ["README.md", "docs/deployment.md", "docs/gpu-check.md", "docs/troubleshooting.md"];
 
 fn guide(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()

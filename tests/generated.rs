@@ -7,9 +7,9 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use common::process::run;
+use common::process::{is_here, run};
 
 /// Shells, with the file names that their scripts are looked for under.
 const SHELLS: [(&str, &str); 5] = [
@@ -126,13 +126,6 @@ fn a_folder_that_cannot_be_made_is_named_and_json_is_no_shell_script() {
     assert_eq!(run(&["completions", "tcsh"]).code, Some(2));
 }
 
-/// Whether a program can be run here.
-fn is_here(program: &str) -> bool {
-    let mut asked = Command::new(program);
-    let said = asked.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    said.is_ok_and(|status| status.success())
-}
-
 /// The scripts in a folder of their own: the committed ones may be being written.
 fn written() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -187,6 +180,23 @@ fn fish_and_zsh_take_their_scripts() {
         let output = Command::new(shell).arg(check).arg(script).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.is_empty(), "{shell}: {said}");
+    }
+}
+
+#[test]
+fn manual_pages_have_no_errors() {
+    if !is_here("mandoc") {
+        eprintln!("skipped: there is no mandoc here");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(run(&["man", folder.path().to_str().unwrap()]).code, Some(0));
+    for page in files(folder.path()).into_keys() {
+        let lint = ["-T", "lint", "-W", "error"];
+        let output = Command::new("mandoc").args(lint).arg(folder.path().join(&page)).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{page}: {said}");
     }
 }
 

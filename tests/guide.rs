@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use common::fixture;
+use common::process::is_here;
 
 fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -154,11 +155,7 @@ impl Drop for Background {
 /// A program that a block calls and this machine has not.
 fn missing(block: &str) -> Option<&'static str> {
     let called = |tool: &&str| block.split_whitespace().any(|word| word == *tool);
-    let here = |tool: &&str| {
-        let paths = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&paths).any(|folder| folder.join(tool).is_file())
-    };
-    ["jq", "curl"].into_iter().filter(called).find(|tool| !here(tool))
+    ["jq", "curl"].into_iter().filter(called).find(|tool| !is_here(tool))
 }
 
 #[test]

@@ -58,11 +58,7 @@ fn positions_below_n_out_are_the_bits_of_the_full_block_and_the_rest_is_zero() {
             .map(|(i, r)| r.n_out(if i == 0 { n_out } else { 1 + (n_out + i) % N }))
             .collect();
         let part = step(&mut drafter, &requests).remove(0);
-        assert_eq!(part.ids[..n_out], full[0].ids[..n_out]);
-        assert_eq!(part.confidence[..n_out], full[0].confidence[..n_out]);
-        assert_eq!(part.margin[..n_out], full[0].margin[..n_out]);
-        assert!(part.ids[n_out..].iter().all(|&id| id == 0));
-        assert!(part.confidence[n_out..].iter().chain(&part.margin[n_out..]).all(|&b| b == 0));
+        part.assert_begins(n_out, &full[0]);
     }
 }
 

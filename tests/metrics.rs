@@ -96,9 +96,16 @@ fn metrics_say_what_stats_say_under_the_names_of_vllm() {
         ("dspark_rows_bytes_total", "rows_bytes"),
         ("dspark_drafted_requests_total", "drafted_requests"),
         ("dspark_worker_seconds_count", "steps"),
+        ("dspark_receive_seconds_count", "steps"),
     ] {
         equal(series, stats[key].as_f64().unwrap());
     }
+    // The CPU multiplies every row at every position it drafts.
+    let markov = |key: &str| stats["markov"][key].as_f64().unwrap();
+    equal("dspark_markov_steps_total{road=\"dense\"}", markov("dense"));
+    equal("dspark_markov_rows_total", markov("rows_full"));
+    equal("dspark_markov_rows_full_total", 512.0 * markov("dense"));
+    assert_eq!(metrics["dspark_markov_steps_total{road=\"pruned\"}"], 0.0);
     for status in EntryStatus::ALL {
         let series = format!("dspark_entries_total{{status=\"{status}\"}}");
         assert_eq!(metrics[&series], stats["entries"][status.name()].as_f64().unwrap(), "{series}");

@@ -86,6 +86,7 @@ fn demo(args: &ReplayArgs, output: &Output) -> Result<Source, Failure> {
         checkpoint: checkpoint.origin.clone(),
         identities: ids,
         recorder: None,
+        keep_warm: None,
     };
     let compute = ComputeArgs {
         backend: Backend::Auto,

@@ -13,7 +13,7 @@ use clap::Args;
 use dspark::client::breaker::{Backoff, Breaker};
 use dspark::client::rank0::{EngineRound, Recovery};
 use dspark::client::{ClientOptions, ReplayReport, SparkClient};
-use dspark::protocol::{HelloRequest, Limits, StepRequest};
+use dspark::protocol::{HelloRequest, StepRequest};
 use dspark::shadow::{BlockAt, Drafted, ShadowReport};
 use dspark::trace::RecordedRound;
 use dspark::transport::Endpoint;
@@ -158,11 +158,7 @@ fn compare(
     near_tie: f32,
 ) -> Result<Found, Failure> {
     let geometry = hello.geometry();
-    let limits = Limits {
-        max_slots: geometry.max_slots,
-        max_rows_per_step: geometry.max_rows_per_step,
-        row_bytes: hello.row_bytes.get(),
-    };
+    let limits = hello.limits();
     let mut recovery = Recovery::new(geometry);
     let mut found = Found {
         report: ShadowReport::new(geometry.num_spec as usize, near_tie),

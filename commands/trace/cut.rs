@@ -11,7 +11,7 @@ use clap::Args;
 use dspark::client::rank0::{EngineRound, NotSent, Rank0, Recovery};
 use dspark::plan::StepPlan;
 use dspark::protocol::{
-    AppHeader, FrameStatus, HelloReply, HelloRequest, Limits, Op, StepReplyWriter, StepRequest,
+    AppHeader, FrameStatus, HelloReply, HelloRequest, Op, StepReplyWriter, StepRequest,
 };
 use dspark::session::{Admitted, Outcome as EntryOutcome, Seat, Session};
 use dspark::trace::{RecordKind, RecordedRound, RoundReader, TraceHeader, TraceWriter};
@@ -56,11 +56,7 @@ pub(super) fn run(args: &CutArgs, output: &Output) -> Outcome {
     let mut rounds = RoundReader::new(open(&args.trace)?);
     let hello = rounds.header().hello;
     let geometry = hello.geometry();
-    let limits = Limits {
-        max_slots: geometry.max_slots,
-        max_rows_per_step: geometry.max_rows_per_step,
-        row_bytes: hello.row_bytes.get(),
-    };
+    let limits = hello.limits();
     let mut recovery = Recovery::new(geometry);
     let mut cutter = Cutter::new(&hello, args)?;
     let mut number = 0;

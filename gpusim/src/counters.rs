@@ -18,9 +18,13 @@ pub(crate) struct KernelCounters {
     /// 32-byte sectors moved by warp requests, and the fewest that could hold the bytes.
     pub(crate) global_sectors: u64,
     pub(crate) global_sectors_ideal: u64,
+    /// Sectors read of memory that has not changed since a kernel first read of it: weights and tables.
+    pub(crate) constant_sectors: u64,
     /// Bytes (in sectors) that a launch touched at least once: traffic behind a perfect cache.
     pub(crate) footprint_read_bytes: u64,
     pub(crate) footprint_written_bytes: u64,
+    /// Of the bytes read, those of memory that has not changed since a kernel first read of it.
+    pub(crate) footprint_constant_bytes: u64,
     /// Passes of the shared-memory banks, and the fewest possible.
     pub(crate) shared_wavefronts: u64,
     pub(crate) shared_wavefronts_ideal: u64,
@@ -40,6 +44,8 @@ impl KernelCounters {
         self.global_sectors_ideal += other.global_sectors_ideal;
         self.footprint_read_bytes += other.footprint_read_bytes;
         self.footprint_written_bytes += other.footprint_written_bytes;
+        self.constant_sectors += other.constant_sectors;
+        self.footprint_constant_bytes += other.footprint_constant_bytes;
         self.shared_wavefronts += other.shared_wavefronts;
         self.shared_wavefronts_ideal += other.shared_wavefronts_ideal;
         self.atomics += other.atomics;
@@ -58,6 +64,8 @@ impl KernelCounters {
             "global_sectors_ideal": self.global_sectors_ideal,
             "footprint_read_bytes": self.footprint_read_bytes,
             "footprint_written_bytes": self.footprint_written_bytes,
+            "constant_sectors": self.constant_sectors,
+            "footprint_constant_bytes": self.footprint_constant_bytes,
             "shared_wavefronts": self.shared_wavefronts,
             "shared_wavefronts_ideal": self.shared_wavefronts_ideal,
             "atomics": self.atomics,

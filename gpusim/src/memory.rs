@@ -40,6 +40,8 @@ pub(crate) struct Allocation {
     shadow: OnceLock<GlobalShadow>,
     sectors_read: OnceLock<SectorSet>,
     sectors_written: OnceLock<SectorSet>,
+    /// Whether the content changed after a kernel had read of it, or by a kernel.
+    changed: AtomicBool,
 }
 
 impl Allocation {
@@ -53,6 +55,7 @@ impl Allocation {
             shadow: OnceLock::new(),
             sectors_read: OnceLock::new(),
             sectors_written: OnceLock::new(),
+            changed: AtomicBool::new(false),
         }
     }
 
@@ -81,6 +84,9 @@ impl Allocation {
 
     /// Notes a copy or fill of any length.
     pub(crate) fn mark_range_written(&self, address: u64, len: usize) {
+        if self.sectors_read.get().is_some() {
+            self.changed.store(true, Ordering::Relaxed);
+        }
         if let Some(set) = &self.written {
             set.add_range((address - self.base) as usize, len);
         }
@@ -106,8 +112,14 @@ impl Allocation {
         self.sectors_read.get_or_init(|| SectorSet::new(self.base, self.len))
     }
 
-    /// 32-byte sectors that the running launch has written.
+    /// Whether the content has been the same since a kernel first read of it: weights and tables.
+    pub(crate) fn is_constant(&self) -> bool {
+        !self.changed.load(Ordering::Relaxed)
+    }
+
+    /// 32-byte sectors that the running launch has written, about to become one more.
     pub(crate) fn sectors_written(&self) -> &SectorSet {
+        self.changed.store(true, Ordering::Relaxed);
         self.sectors_written.get_or_init(|| SectorSet::new(self.base, self.len))
     }
 

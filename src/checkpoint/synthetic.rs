@@ -204,8 +204,11 @@ impl Spread {
         match self {
             Self::Bits | Self::Marker => 0.0,
             Self::Normal(mean, deviation) => {
-                // Four 16-bit numbers; their sum has mean 131,070 and deviation 65,536 / √3.
-                let sum: u64 = (0..4).map(|part| (bits >> (16 * part)) & 0xFFFF).sum();
+                // Four 16-bit numbers, summed two by two; their sum has mean 131,070 and deviation
+                // 65,536 / √3.
+                const LOW: u64 = 0xFFFF_0000_FFFF;
+                let pairs = (bits & LOW).wrapping_add((bits >> 16) & LOW);
+                let sum = (pairs as u32).wrapping_add((pairs >> 32) as u32);
                 mean + deviation * (sum as f32 - 131_070.0) / 37_837.2
             }
             Self::Even(from, to) => even(from, to),

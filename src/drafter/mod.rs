@@ -1,11 +1,12 @@
 //! Backends that execute a [`StepPlan`]: store context rows, draft blocks.
 //!
 //! A backend knows nothing of the wire. [`Drafter`] is the whole interface; [`weights`] finds what every
-//! backend computes with, [`stage`] names the values they can be compared at, [`cpu`] is the reference, and
-//! [`cuda`] is what serves.
+//! backend computes with, [`stage`] names the values they can be compared at, [`parity`] compares them,
+//! [`cpu`] is the reference, and [`cuda`] is what serves.
 
 pub mod cpu;
 pub mod cuda;
+pub mod parity;
 pub mod stage;
 pub mod weights;
 
@@ -111,6 +112,21 @@ pub struct BackendInfo {
     pub gpu_mem_bytes: u64,
 }
 
+/// How Markov steps were computed, since the start: positions by road, and rows of the vocabulary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MarkovCounters {
+    /// Positions whose bias row was held ready.
+    pub resident: u64,
+    /// Positions at which rows that cannot be among the best two were left out.
+    pub pruned: u64,
+    /// Positions at which every row was multiplied.
+    pub dense: u64,
+    /// Rows multiplied.
+    pub rows: u64,
+    /// Rows that would have been multiplied if no step had been spared any.
+    pub rows_full: u64,
+}
+
 /// A backend failed while executing a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum DraftError {
@@ -132,6 +148,20 @@ pub trait Drafter {
 
     /// What this backend is.
     fn info(&self) -> BackendInfo;
+
+    /// How its Markov steps were computed, if it counts them.
+    fn markov(&self) -> Option<MarkovCounters> {
+        None
+    }
+
+    /// Keeps an idle device from slowing down. Touches no window and no counter, and takes less time than a
+    /// STEP; does nothing where nothing helps.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step), but no slot is emptied.
+    fn keep_warm(&mut self) -> Result<(), DraftError> {
+        Ok(())
+    }
 
     /// Memory the transport may fill and `step` may read without a further copy.
     ///

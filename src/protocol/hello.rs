@@ -6,6 +6,7 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::header::VERSION;
+use super::step::Limits;
 use crate::geometry::Geometry;
 
 /// Bytes of [`HelloRequest`].
@@ -139,6 +140,15 @@ impl HelloRequest {
         hello.markov_identity = markov;
         pad(&mut hello.client_name, name);
         hello
+    }
+
+    /// What bounds the STEPs of this session.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            max_slots: self.max_slots.get(),
+            max_rows_per_step: self.max_rows_per_step.get(),
+            row_bytes: self.row_bytes.get(),
+        }
     }
 
     /// The geometry these fields describe, not validated.

@@ -299,8 +299,8 @@ pub enum RecordProblem {
     },
 }
 
-/// Decimal digits in groups of three, as error messages show offsets: `4,021,760`.
-fn grouped(n: u64) -> String {
+/// Decimal digits in groups of three, as people are shown counts and offsets: `4,021,760`.
+pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {

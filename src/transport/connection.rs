@@ -26,7 +26,10 @@ pub struct Connection {
     prefix: [u8; PREFIX_BYTES],
     /// Bytes of the current frame read so far, prefix included.
     read: usize,
-    deadline: Option<Instant>,
+    /// When the first of them came.
+    began: Option<Instant>,
+    /// From the first byte of the last whole frame to its last.
+    receiving: Duration,
 }
 
 /// Why no further frame comes from a connection.
@@ -59,12 +62,25 @@ pub enum SendError {
 
 impl Connection {
     pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
-        Self { stream, peer, prefix: [0; PREFIX_BYTES], read: 0, deadline: None }
+        Self {
+            stream,
+            peer,
+            prefix: [0; PREFIX_BYTES],
+            read: 0,
+            began: None,
+            receiving: Duration::ZERO,
+        }
     }
 
     /// Address of the client.
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// How long the last whole frame took from its first byte to its last: the link's share of a round that
+    /// this end sees. A frame that waited in the kernel took no time.
+    pub fn receiving(&self) -> Duration {
+        self.receiving
     }
 
     /// Receives one whole frame into `buffer` and returns its length; `None` when the peer has closed
@@ -81,12 +97,12 @@ impl Connection {
             let len = self.frame_len(buffer.capacity())?;
             if len.is_some_and(|len| self.read == PREFIX_BYTES + len) {
                 self.read = 0;
-                self.deadline = None;
+                self.receiving = self.began.take().map_or(Duration::ZERO, |began| began.elapsed());
                 return Ok(len);
             }
-            let got = match self.deadline {
+            let got = match self.began {
                 None => self.read_some(buffer, len).await?,
-                Some(deadline) => timeout_at(deadline, self.read_some(buffer, len))
+                Some(began) => timeout_at(began + frame_time, self.read_some(buffer, len))
                     .await
                     .map_err(|_| RecvError::Slow(frame_time))??,
             };
@@ -95,7 +111,7 @@ impl Connection {
                 0 => return Err(RecvError::Cut),
                 n => self.read += n,
             }
-            self.deadline.get_or_insert_with(|| Instant::now() + frame_time);
+            self.began.get_or_insert_with(Instant::now);
         }
     }
 

@@ -1,7 +1,7 @@
 //! A listening TCP socket of which the newest pending connection wins (contract §7.5).
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -87,6 +87,19 @@ impl Listener {
         socket.set_nonblocking(true).map_err(io)?;
         let socket = TcpListener::from(socket);
         let local = socket.local_addr().map_err(io)?;
+        Ok(Self { socket, local })
+    }
+
+    /// Takes over a socket that listens already.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind): the address must be one that it would take.
+    pub fn adopt(socket: TcpListener) -> Result<Self, ListenError> {
+        let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let io = |address, source| ListenError::Io { address, source };
+        let local = socket.local_addr().map_err(|source| io(unknown, source))?;
+        check_address(local)?;
+        socket.set_nonblocking(true).map_err(|source| io(local, source))?;
         Ok(Self { socket, local })
     }
 

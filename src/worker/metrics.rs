@@ -106,8 +106,11 @@ impl Collector for Document {
             out.counters(name, help, values)?;
         }
         acceptance(&mut out, &doc["acceptance"])?;
+        markov(&mut out, &doc["markov"])?;
         slots(&mut out, &doc["slots"])?;
         out.histogram("worker", "Time to apply and draft a STEP", &doc["worker_us_hist"])?;
+        let help = "Time from a STEP's first byte received to its last";
+        out.histogram("receive", help, &doc["receive_us_hist"])?;
         let help = "Time from a STEP's last byte received to its reply handed over";
         out.histogram("recv_to_send", help, &doc["recv_to_send_us_hist"])
     }
@@ -134,6 +137,27 @@ fn acceptance(out: &mut Writer<'_, '_>, doc: &Value) -> Result<(), Error> {
     out.counters("spec_decode_num_draft_tokens_per_pos", help, by_position(verified))?;
     let help = "Draft tokens the engine accepted, by position in the block";
     out.counters("spec_decode_num_accepted_tokens_per_pos", help, by_position(accepted))
+}
+
+/// Roads of the Markov step; nothing for a backend that does not count them.
+fn markov(out: &mut Writer<'_, '_>, doc: &Value) -> Result<(), Error> {
+    if doc.is_null() {
+        return Ok(());
+    }
+    let road = |road: &'static str| Some((Some(("road", road.to_owned())), doc[road].as_u64()?));
+    let help = "Markov steps, by how their bias was computed";
+    out.counters(
+        "markov_steps",
+        help,
+        ["resident", "pruned", "dense"].into_iter().filter_map(road),
+    )?;
+    for (key, name, help) in [
+        ("rows", "markov_rows", "Rows of the vocabulary that Markov steps multiplied"),
+        ("rows_full", "markov_rows_full", "Rows they would have multiplied if spared none"),
+    ] {
+        out.counters(name, help, doc[key].as_u64().map(|value| (None, value)))?;
+    }
+    Ok(())
 }
 
 fn slots(out: &mut Writer<'_, '_>, slots: &Value) -> Result<(), Error> {

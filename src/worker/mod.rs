@@ -35,6 +35,8 @@ pub struct Worker {
     plan: StepPlan,
     outcomes: Vec<Outcome>,
     blocks: DraftBlocks,
+    /// When the backend was last used.
+    used: Instant,
     /// Whether the backend will never draft again.
     lost: bool,
     failures: Repeats,
@@ -63,6 +65,7 @@ impl Worker {
             blocks: DraftBlocks::new(&geometry),
             plan: StepPlan::with_slots(slots),
             outcomes: Vec::with_capacity(slots),
+            used: Instant::now(),
             lost: false,
             drafter,
             stats,
@@ -85,6 +88,23 @@ impl Worker {
     /// The session state.
     pub fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// When the backend was last used.
+    pub fn used(&self) -> Instant {
+        self.used
+    }
+
+    /// Keeps an idle backend from slowing down; answers whether it is lost.
+    pub fn keep_warm(&mut self) -> bool {
+        if let Err(error) = self.drafter.keep_warm() {
+            if let Some(unsaid) = self.failures.pass(Instant::now()) {
+                tracing::error!(%error, unsaid, "keeping the device warm failed");
+            }
+            self.lost |= matches!(error, DraftError::DeviceLost(_));
+        }
+        self.used = Instant::now();
+        self.lost
     }
 
     /// Handles one frame of a connection: applies it or refuses it, and writes the answer, a
@@ -199,6 +219,7 @@ impl Worker {
         self.write_step(header, step, &geometry, reply);
         let times = ReplyTimes { worker_us, recv_to_send_us: micros(received).max(worker_us) };
         set_times(reply, times);
+        self.used = Instant::now();
         self.stats.lock().step(
             &self.session,
             &StepRecord {
@@ -207,6 +228,7 @@ impl Worker {
                 appends: &self.plan.appends,
                 worker_us: times.worker_us,
                 recv_to_send_us: times.recv_to_send_us,
+                markov: self.drafter.markov(),
             },
         );
     }

@@ -9,12 +9,12 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, LocalSet};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::progress::PULSE;
 use super::recorder::Recorder;
@@ -47,6 +47,8 @@ pub struct ServeOptions {
     pub identities: [[u8; 32]; 2],
     /// Where frames are recorded.
     pub recorder: Option<Recorder>,
+    /// An idle device is used after this long.
+    pub keep_warm: Option<Duration>,
 }
 
 /// Why a worker does not start or has ended.
@@ -129,8 +131,8 @@ pub fn start(
     options: ServeOptions,
     build: impl FnOnce() -> Result<Box<dyn Drafter>, BuildError> + Send + 'static,
 ) -> Result<Running, ServeError> {
-    let ServeOptions { listeners, control, metrics, peers, name, checkpoint, identities, recorder } =
-        options;
+    let ServeOptions { listeners, control, metrics, peers, recorder, keep_warm, .. } = options;
+    let facts = (options.name, options.checkpoint, options.identities);
     let drafting = listeners.iter().map(Listener::local).collect();
     let control_address = control.as_ref().map(Listener::local);
     let metrics_address = metrics.as_ref().map(Listener::local);
@@ -140,14 +142,13 @@ pub fn start(
     let stopping = stopped.clone();
     let body = move || {
         let _alive = alive;
-        let facts = (name, checkpoint, identities);
         match prepare(build, facts, listeners, peers) {
             Err(e) => drop(ready.send(Err(e))),
             Ok(Prepared { worker, seats, runtime }) => {
                 // The starter waits for this one message.
                 let _ = ready.send(Ok(worker.stats().clone()));
                 let shared = Shared { worker: RefCell::new(worker), recorder, stopping };
-                runtime.block_on(draft(Rc::new(shared), seats));
+                runtime.block_on(draft(Rc::new(shared), seats, keep_warm));
             }
         }
     };
@@ -267,13 +268,20 @@ struct Shared {
 
 /// Serves every seat until told to stop. A fault in one of them ends all: half a worker looks alive to
 /// whoever supervises it.
-async fn draft(shared: Rc<Shared>, seats: Vec<(Accepting, FrameBuffer)>) {
+async fn draft(
+    shared: Rc<Shared>,
+    seats: Vec<(Accepting, FrameBuffer)>,
+    keep_warm: Option<Duration>,
+) {
     let local = LocalSet::new();
     let mut tasks = JoinSet::new();
     for (listener, buffer) in seats {
         let shared = shared.clone();
         let serving = async move { seat(&listener, buffer, &shared).await };
         tasks.spawn_local_on(serving, &local);
+    }
+    if let Some(idle) = keep_warm {
+        tasks.spawn_local_on(warm(shared.clone(), idle), &local);
     }
     tasks.spawn_local_on(pulse(shared), &local);
     let ended = async {
@@ -298,6 +306,24 @@ async fn pulse(shared: Rc<Shared>) -> Ended {
             biased;
             _ = stopping.wait_for(|stop| *stop) => return Ended::Told,
             _ = ticks.tick() => shared.worker.borrow().stats().lock().pulse(),
+        }
+    }
+}
+
+/// Uses the device whenever it has been idle for this long. A STEP that comes meanwhile waits for one pass
+/// over no rows.
+async fn warm(shared: Rc<Shared>, idle: Duration) -> Ended {
+    let mut stopping = shared.stopping.clone();
+    loop {
+        let due = shared.worker.borrow().used() + idle;
+        tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stop| *stop) => return Ended::Told,
+            () = sleep_until(due.into()) => {}
+        }
+        let mut worker = shared.worker.borrow_mut();
+        if worker.used().elapsed() >= idle && worker.keep_warm() {
+            return Ended::Lost;
         }
     }
 }
@@ -399,6 +425,7 @@ async fn serve_one(
             Err(reason) => return End::Closed(Some(reason)),
         };
         let handled = shared.handle(&mut seat, buffer.frame(len), reply);
+        shared.worker.borrow().stats().lock().received(buffer.frame(len), connection.receiving());
         if handled == Handled::ReplyAndEnd {
             // Whether the client gets the answer changes nothing any more.
             let _ = connection.send(reply).await;

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::latency::Latency;
+use crate::drafter::MarkovCounters;
 use crate::geometry::Geometry;
 use crate::plan::Append;
 use crate::protocol::step::ReqEntry;
-use crate::protocol::{EntryStatus, FrameStatus, Op};
+use crate::protocol::{AppHeader, EntryStatus, FrameStatus, Op};
 use crate::session::{Outcome, Session};
 
 /// What never changes while a worker runs: the constant keys of STATS.
@@ -104,6 +105,8 @@ pub struct WorkerStats {
     slots: Vec<SlotStats>,
     worker_us: Latency,
     recv_to_send_us: Latency,
+    receive_us: Latency,
+    markov: Option<MarkovCounters>,
     link: LinkStats,
 }
 
@@ -140,6 +143,8 @@ pub struct StepRecord<'a> {
     pub worker_us: u32,
     /// Received to handed over, µs.
     pub recv_to_send_us: u32,
+    /// How the backend's Markov steps were computed so far, if it counts them.
+    pub markov: Option<MarkovCounters>,
 }
 
 impl WorkerStats {
@@ -167,6 +172,8 @@ impl WorkerStats {
             slots: vec![SlotStats::default(); geometry.max_slots as usize],
             worker_us: Latency::default(),
             recv_to_send_us: Latency::default(),
+            receive_us: Latency::default(),
+            markov: None,
             link: LinkStats::default(),
             facts: Arc::new(facts),
         }
@@ -184,6 +191,14 @@ impl WorkerStats {
             if status != FrameStatus::Ok {
                 self.failing_since.get_or_insert(now);
             }
+        }
+    }
+
+    /// Counts how long the bytes of a STEP took to come in.
+    pub fn received(&mut self, frame: &[u8], receiving: Duration) {
+        let step = AppHeader::split(frame).is_some_and(|(header, _)| header.op == Op::Step.code());
+        if step {
+            self.receive_us.record(u32::try_from(receiving.as_micros()).unwrap_or(u32::MAX));
         }
     }
 
@@ -224,6 +239,7 @@ impl WorkerStats {
         self.last_step = Some(now);
         self.worker_us.record(step.worker_us);
         self.recv_to_send_us.record(step.recv_to_send_us);
+        self.markov = step.markov;
         let failed = |outcome: &Outcome| outcome.status == EntryStatus::Internal;
         if !step.outcomes.is_empty() && step.outcomes.iter().all(failed) {
             self.failing_since.get_or_insert(now);
@@ -273,6 +289,7 @@ impl WorkerStats {
         self.put_counters(&mut doc);
         self.worker_us.put(&mut doc, "worker_us");
         self.recv_to_send_us.put(&mut doc, "recv_to_send_us");
+        self.receive_us.put(&mut doc, "receive_us");
         doc.insert("slots".into(), self.slots_json());
         Value::Object(doc)
     }
@@ -346,6 +363,11 @@ impl WorkerStats {
         });
         if let Value::Object(map) = counters {
             doc.extend(map);
+        }
+        if let Some(markov) = self.markov {
+            let counters = json!({ "resident": markov.resident, "pruned": markov.pruned,
+                "dense": markov.dense, "rows": markov.rows, "rows_full": markov.rows_full });
+            doc.insert("markov".into(), counters);
         }
         if !self.client.is_empty() {
             doc.insert("client".into(), self.client.clone().into());

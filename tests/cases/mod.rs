@@ -13,8 +13,11 @@ use dspark::drafter::cpu::{CpuDrafter, CpuOptions, Logits, Precision};
 use dspark::drafter::stage::StageObserver;
 use dspark::drafter::{DraftBlocks, Drafter};
 use dspark::plan::{Append, Draft, RowBlock, StepPlan};
-use safetensors::SafeTensors;
 use serde::Deserialize;
+
+mod pool;
+
+pub(crate) use pool::Pool;
 
 /// Bytes of one tap row of the tiny checkpoint.
 pub(crate) const ROW_BYTES: usize = 3 * 256 * 2;
@@ -22,8 +25,6 @@ pub(crate) const ROW_BYTES: usize = 3 * 256 * 2;
 pub(crate) const W: i64 = 128;
 /// Block rows.
 pub(crate) const N: usize = 5;
-/// Rows in the pool of taps.
-const POOL: usize = 512;
 
 #[derive(Deserialize)]
 pub(crate) struct Case {
@@ -110,19 +111,9 @@ pub(crate) fn case(name: &str) -> Case {
     cases().into_iter().find(|case| case.name == name).expect("a case of that name")
 }
 
-/// The pool of tap rows, as bytes.
-pub(crate) fn pool() -> Vec<u8> {
-    let bytes = fs::read(fixture("taps.safetensors")).expect("the pool of taps");
-    let tensors = SafeTensors::deserialize(&bytes).expect("safetensors");
-    tensors.tensor("taps").expect("taps").data().to_vec()
-}
-
-/// Rows `start ..` of the pool, which is a circle.
-pub(crate) fn pool_rows(pool: &[u8], start: usize, n: usize, out: &mut Vec<u8>) {
-    for r in 0..n {
-        let row = (start + r) % POOL;
-        out.extend_from_slice(&pool[row * ROW_BYTES..][..ROW_BYTES]);
-    }
+/// The pool of tap rows.
+pub(crate) fn pool() -> Pool {
+    Pool::open()
 }
 
 pub(crate) fn checkpoint() -> Checkpoint {
@@ -142,12 +133,12 @@ pub(crate) struct Planned {
 }
 
 /// The plan of `step`: rows and drafts of the entries that were accepted.
-pub(crate) fn plan(step: &Step, pool: &[u8]) -> Planned {
+pub(crate) fn plan(step: &Step, pool: &Pool) -> Planned {
     let mut plan = StepPlan { max_model_len: 327_680, ..StepPlan::default() };
     let (mut rows, mut entries) = (Vec::new(), Vec::new());
     for (index, (entry, expect)) in step.entries.iter().zip(&step.expect).enumerate() {
         let at = rows.len() / ROW_BYTES;
-        pool_rows(pool, entry.pool_start, entry.n_rows, &mut rows);
+        (0..entry.n_rows).for_each(|r| rows.extend_from_slice(pool.row(entry.pool_start + r)));
         if !expect.accepted() {
             continue;
         }

@@ -1,6 +1,5 @@
 //! The worked cases of `fixtures/cases` as wire entries and rows.
 
-use std::io::Read;
 use std::time::{Duration, Instant};
 
 use dspark::geometry::Geometry;
@@ -16,6 +15,13 @@ use zerocopy::IntoBytes;
 
 use super::{digest_field, fixture};
 
+// Tests that also read the cases as plans have it there.
+#[allow(clippy::duplicate_mod)]
+#[path = "../cases/pool.rs"]
+mod pool;
+
+pub(crate) use pool::Pool;
+
 /// Geometry of `fixtures/tiny`.
 pub(crate) const TINY: Geometry = Geometry {
     num_spec: 5,
@@ -29,28 +35,6 @@ pub(crate) const TINY: Geometry = Geometry {
     max_slots: 4,
     max_rows_per_step: 512,
 };
-
-/// The pool of tap rows that entries refer to, modulo its length.
-pub(crate) struct Pool(Vec<u8>);
-
-impl Pool {
-    /// Reads the pool.
-    pub(crate) fn open() -> Self {
-        let mut bytes = Vec::new();
-        let path = fixture("cases/taps.safetensors");
-        std::fs::File::open(path).unwrap().read_to_end(&mut bytes).unwrap();
-        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let taps = tensors.tensor("taps").unwrap();
-        assert_eq!(taps.shape(), [512, 768]);
-        Self(taps.data().to_vec())
-    }
-
-    /// Bytes of row `index`.
-    pub(crate) fn row(&self, index: usize) -> &[u8] {
-        let row_bytes = TINY.row_bytes();
-        &self.0[index % 512 * row_bytes..][..row_bytes]
-    }
-}
 
 /// A deadline for a worker in a hurry of its own: emulated devices are slow.
 pub(crate) fn soon() -> Instant {

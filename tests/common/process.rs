@@ -21,6 +21,12 @@ pub(crate) fn dspark(arguments: &[&str]) -> Command {
     command
 }
 
+/// Whether a program of this name is found here.
+pub(crate) fn is_here(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
+}
+
 /// What a finished command said.
 pub(crate) struct Said {
     /// Exit code; `None` after a signal.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)]
 
+use std::ffi::c_char;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -15,13 +16,31 @@ fn library() -> PathBuf {
     test.parent().expect("folder of the test").join("libgpusim.so")
 }
 
+static EMULATOR: OnceLock<libloading::Library> = OnceLock::new();
+
 /// Loads the emulated driver, so that the library's own search for `libcuda.so.1` finds it.
 pub(crate) fn load() {
-    static EMULATOR: OnceLock<libloading::Library> = OnceLock::new();
     EMULATOR.get_or_init(|| {
         // SAFETY: a library of this workspace whose constructors do nothing but set up Rust statics.
         unsafe { libloading::Library::new(library()) }.expect("load the emulated driver")
     });
+}
+
+/// The emulator's counters since the process began.
+pub(crate) fn report() -> serde_json::Value {
+    type Text = unsafe extern "C" fn(*mut c_char, usize) -> usize;
+    let library = EMULATOR.get().expect("the emulator is loaded");
+    let mut text = Vec::new();
+    // SAFETY: the emulator declares the function so, and writes at most the length it is given. No kernel
+    // runs between the two calls.
+    unsafe {
+        let report: libloading::Symbol<'_, Text> =
+            library.get(b"gpusim_report\0").expect("a symbol");
+        text.resize(report(std::ptr::null_mut(), 0) + 1, 0u8);
+        report(text.as_mut_ptr().cast(), text.len());
+    }
+    text.pop();
+    serde_json::from_slice(&text).expect("the report is JSON")
 }
 
 /// A folder that holds nothing but the emulated `libcuda.so.1`, for a child's `LD_LIBRARY_PATH`.

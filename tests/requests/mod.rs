@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+use dspark::drafter::cuda::CudaDrafter;
+use dspark::drafter::stage::StageObserver;
 use dspark::drafter::{DraftBlocks, Drafter};
 use dspark::plan::{Append, Draft, RowBlock, StepPlan};
 
@@ -22,8 +24,8 @@ pub(crate) struct Request {
 impl Request {
     /// Appends pool rows `pool_start ..` and drafts after them, over a window that starts at `lo`.
     pub(crate) fn new(slot: u8, first_pos: i64, n: usize, pool_start: usize, lo: i64) -> Self {
-        let mut rows = Vec::new();
-        cases::pool_rows(&cases::pool(), pool_start, n, &mut rows);
+        let pool = cases::pool();
+        let rows: Vec<u8> = (0..n).flat_map(|r| pool.row(pool_start + r)).copied().collect();
         let anchor = first_pos + n as i64;
         let token = (pool_start % 512) as u32;
         Self { slot, first_pos, rows, draft: Some((lo.max(anchor - W)..anchor, token, N)) }
@@ -49,7 +51,19 @@ pub(crate) struct Bits {
     pub(crate) margin: Vec<u32>,
 }
 
-pub(crate) fn step(drafter: &mut dyn Drafter, requests: &[Request]) -> Vec<Bits> {
+impl Bits {
+    /// Checks that the first `n` positions are those of `full` and that the others are zero.
+    pub(crate) fn assert_begins(&self, n: usize, full: &Self) {
+        assert_eq!(self.ids[..n], full.ids[..n]);
+        assert_eq!(self.confidence[..n], full.confidence[..n]);
+        assert_eq!(self.margin[..n], full.margin[..n]);
+        assert!(self.ids[n..].iter().all(|&id| id == 0));
+        assert!(self.confidence[n..].iter().chain(&self.margin[n..]).all(|&bits| bits == 0));
+    }
+}
+
+/// Requests as one STEP: its plan and its rows.
+fn planned(requests: &[Request]) -> (StepPlan, Vec<u8>) {
     let mut plan = StepPlan { max_model_len: MAX_MODEL_LEN, ..StepPlan::default() };
     let mut rows = Vec::new();
     for (entry, request) in requests.iter().enumerate() {
@@ -64,6 +78,23 @@ pub(crate) fn step(drafter: &mut dyn Drafter, requests: &[Request]) -> Vec<Bits>
             plan.drafts.push(Draft { entry, slot, context, anchor_token, anchor_pos, n_out });
         }
     }
+    (plan, rows)
+}
+
+/// Runs them as one STEP that is shown to `observer`.
+pub(crate) fn observed(
+    drafter: &mut CudaDrafter,
+    requests: &[Request],
+    observer: &mut dyn StageObserver,
+) {
+    let (plan, rows) = planned(requests);
+    let mut out = DraftBlocks::new(drafter.geometry());
+    let flow = drafter.step_observed(&plan, RowBlock::new(&rows, ROW_BYTES), &mut out, observer);
+    assert!(flow.expect("a step").is_continue());
+}
+
+pub(crate) fn step(drafter: &mut dyn Drafter, requests: &[Request]) -> Vec<Bits> {
+    let (plan, rows) = planned(requests);
     let mut out = DraftBlocks::new(drafter.geometry());
     drafter.step(&plan, RowBlock::new(&rows, ROW_BYTES), &mut out).expect("a step");
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect();

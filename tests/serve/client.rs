@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use dspark::geometry::Geometry;
+use dspark::drafter::BackendInfo;
 use dspark::protocol::control::empty_request;
 use dspark::protocol::step::StepMeta;
 use dspark::protocol::{
@@ -14,22 +14,9 @@ use dspark::transport::Endpoint;
 use serde_json::Value;
 use zerocopy::IntoBytes;
 
+pub(crate) use crate::common::golden::TINY;
 use crate::common::process::Worker;
 use crate::common::{digest_field, fixture};
-
-/// Geometry of the demo checkpoint.
-pub(crate) const TINY: Geometry = Geometry {
-    num_spec: 5,
-    window: 128,
-    hidden: 256,
-    n_taps: 3,
-    tap_layer_ids: [37, 38, 39, 0],
-    noise_token_id: 499,
-    vocab_size: 512,
-    max_model_len: 327_680,
-    max_slots: 4,
-    max_rows_per_step: 512,
-};
 
 /// Longest wait for anything that must come.
 const WAIT: Duration = Duration::from_secs(20);
@@ -219,6 +206,18 @@ pub(crate) fn demo() -> Worker {
 /// The counters, asked at the control listener.
 pub(crate) fn stats_of(worker: &Worker) -> Value {
     Client::connect(&worker.control()).stats()
+}
+
+/// What a backend of the tests says of itself.
+pub(crate) fn backend_info() -> BackendInfo {
+    BackendInfo {
+        backend: "cpu",
+        device: "test".into(),
+        precision: "f32",
+        logits: "f32",
+        kv: "none",
+        gpu_mem_bytes: 0,
+    }
 }
 
 /// A counter of the sockets.

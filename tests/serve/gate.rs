@@ -11,7 +11,9 @@ use dspark::protocol::{EntryStatus, FrameStatus};
 use dspark::transport::{Endpoint, Listener};
 use dspark::worker::serve::{Running, ServeError, ServeOptions, start};
 
-use crate::client::{Client, TINY, hello_body, hello_message, link, rows, step_message};
+use crate::client::{
+    Client, TINY, backend_info, hello_body, hello_message, link, rows, step_message,
+};
 use crate::common::frames::{entry, new_owner};
 
 const SESSION: u32 = 0x99;
@@ -36,14 +38,7 @@ impl Drafter for Gate {
     }
 
     fn info(&self) -> BackendInfo {
-        BackendInfo {
-            backend: "gate",
-            device: "test".into(),
-            precision: "f32",
-            logits: "f32",
-            kv: "none",
-            gpu_mem_bytes: 0,
-        }
+        backend_info()
     }
 
     fn step(
@@ -84,6 +79,7 @@ impl Held {
             checkpoint: "none".into(),
             identities: [hello.drafter_identity, hello.markov_identity],
             recorder: None,
+            keep_warm: None,
         };
         let gate = Gate { entered: entered_sender, then: then_receiver };
         let running = start(options, move || Ok(Box::new(gate) as Box<dyn Drafter>)).unwrap();

@@ -11,7 +11,7 @@ use dspark::protocol::EntryStatus;
 use dspark::transport::{Endpoint, Listener, Peers};
 use dspark::worker::serve::{Running, ServeOptions, start};
 
-use crate::client::{Client, TINY, eventually, hello_body, rows};
+use crate::client::{Client, TINY, backend_info, eventually, hello_body, rows};
 use crate::common::frames::new_owner;
 use crate::common::http::get;
 use crate::common::process::run;
@@ -29,14 +29,7 @@ impl Drafter for Faulty {
     }
 
     fn info(&self) -> BackendInfo {
-        BackendInfo {
-            backend: "cpu",
-            device: "none".into(),
-            precision: "f32",
-            logits: "f32",
-            kv: "none",
-            gpu_mem_bytes: 0,
-        }
+        backend_info()
     }
 
     fn step(
@@ -69,6 +62,7 @@ fn worker(drafter: &Faulty) -> (Running, Endpoint, String, String) {
         checkpoint: "none".into(),
         identities: [hello.drafter_identity, hello.markov_identity],
         recorder: None,
+        keep_warm: None,
     };
     let drafter = drafter.clone();
     let running = start(options, move || Ok(Box::new(drafter) as Box<dyn Drafter>)).unwrap();

@@ -124,6 +124,7 @@ impl<'a> Launch<'a> {
         counters.launches = 1;
         for allocation in self.allocations.iter() {
             let (read, written) = allocation.take_footprint();
+            counters.footprint_constant_bytes += if allocation.is_constant() { read } else { 0 };
             counters.footprint_read_bytes += read;
             counters.footprint_written_bytes += written;
         }

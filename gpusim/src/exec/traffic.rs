@@ -38,6 +38,7 @@ pub(super) fn count_global(
         }
         if direction != Direction::Write {
             allocation.sectors_read().add(addresses[lane]);
+            counters.constant_sectors += u64::from(allocation.is_constant());
         }
         if direction != Direction::Read {
             allocation.sectors_written().add(addresses[lane]);

@@ -102,11 +102,7 @@ impl Rank0 {
         let header_bytes = HEADER_BYTES + 64 + 32 * n_slots;
         let row_block = geometry.max_rows_per_step as usize * row_bytes;
         Ok(Self {
-            limits: Limits {
-                max_slots: geometry.max_slots,
-                max_rows_per_step: geometry.max_rows_per_step,
-                row_bytes: u32::try_from(row_bytes).expect("a valid row is at most 512 KiB"),
-            },
+            limits: hello.limits(),
             wire: Wire::new(hello, config.session),
             slots: vec![slot; n_slots],
             phase: Phase::Ended,

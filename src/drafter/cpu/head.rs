@@ -10,8 +10,8 @@ use super::linear::Products;
 use super::math::{dot, round_bf16, sigmoid};
 use super::norm::rms_norm;
 use super::{Logits, Model};
-use crate::drafter::DraftBlocks;
 use crate::drafter::stage::{Stage, StageObserver};
+use crate::drafter::{DraftBlocks, MarkovCounters};
 use crate::plan::StepPlan;
 
 /// Memory of the head for up to `slots` drafts.
@@ -34,6 +34,7 @@ pub(super) struct Head {
     confidence: Vec<f32>,
     /// [slots · N]: ids as the observer gets them.
     ids: Vec<f32>,
+    markov: MarkovCounters,
 }
 
 impl Head {
@@ -50,7 +51,13 @@ impl Head {
             logits: vec![0.0; slots * shape.vocab],
             confidence: vec![0.0; slots],
             ids: Vec::with_capacity(rows),
+            markov: MarkovCounters::default(),
         }
+    }
+
+    /// How biases were computed: always over every row.
+    pub(super) fn markov(&self) -> MarkovCounters {
+        self.markov
     }
 
     /// Drafts from `hidden` [drafts · N, hidden] into `out`, whose blocks are zero.
@@ -134,6 +141,9 @@ impl Head {
         let logits = &mut self.logits[..self.active.len() * vocab];
         let embeddings = &self.embedding[..self.active.len() * rank];
         products.matrix(&weights.markov_head, embeddings, logits);
+        self.markov.dense += self.active.len() as u64;
+        self.markov.rows += logits.len() as u64;
+        self.markov.rows_full += logits.len() as u64;
         model.logits.round(logits);
         observer.stage(Stage::MarkovBias, None, logits)?;
         for (&d, logits) in self.active.iter().zip(logits.chunks_exact_mut(vocab)) {

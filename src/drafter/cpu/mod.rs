@@ -32,7 +32,7 @@ use self::moe::MoeShape;
 use self::rope::Rope;
 use super::stage::{StageObserver, Unobserved};
 use super::weights::{Linear, LoadReport, Weights, WeightsError};
-use super::{BackendInfo, DraftBlocks, DraftError, Drafter};
+use super::{BackendInfo, DraftBlocks, DraftError, Drafter, MarkovCounters};
 use crate::checkpoint::{Checkpoint, DrafterConfig};
 use crate::geometry::{Geometry, GeometryError};
 use crate::plan::{RowBlock, StepPlan};
@@ -231,6 +231,10 @@ impl Drafter for CpuDrafter {
             kv: precision,
             gpu_mem_bytes: 0,
         }
+    }
+
+    fn markov(&self) -> Option<MarkovCounters> {
+        Some(self.head.markov())
     }
 
     fn step(

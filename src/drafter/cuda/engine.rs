@@ -11,6 +11,7 @@ use super::linears::{Group, Kind, Member, jobs};
 use super::memory::Buffers;
 use super::meta::{BlockMeta, ContextMeta, MetaLayout};
 use super::records::{JobRecord, ROWS_MAX, word};
+use super::resident::ResidentAt;
 use super::shape::Shape;
 use super::upload::WeightsAt;
 use crate::drafter::stage::{Stage, StageObserver};
@@ -52,6 +53,7 @@ pub(super) struct Engine {
     pub(super) weights: WeightsAt,
     pub(super) buffers: Buffers,
     pub(super) groups: Groups,
+    pub(super) resident: ResidentAt,
     pub(super) context_meta: ContextMeta,
     pub(super) block_meta: BlockMeta,
     /// Whether logits are rounded to bf16.

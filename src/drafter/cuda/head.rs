@@ -4,6 +4,7 @@ use super::device::DeviceError;
 use super::engine::{Engine, Halt, Rows, Source, Stored, Watch};
 use super::kernels::{Arg, record};
 use super::records::{TablesRecord, word};
+use crate::drafter::MarkovCounters;
 use crate::drafter::stage::Stage;
 
 /// Results of one draft position, as they lie in `buffers.results`.
@@ -11,21 +12,6 @@ pub(super) const RESULT_LISTS: usize = 5;
 
 /// In the word of rows multiplied: the position's bias row was resident, `RESIDENT` of markov.cu.
 const RESIDENT: u32 = 1 << 31;
-
-/// How Markov steps were computed, since the start: positions by road, and rows of the vocabulary.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MarkovCounters {
-    /// Positions whose bias row was held ready.
-    pub resident: u64,
-    /// Positions at which rows that cannot be among the best two were left out.
-    pub pruned: u64,
-    /// Positions at which every row was multiplied.
-    pub dense: u64,
-    /// Rows multiplied.
-    pub rows: u64,
-    /// Rows that would have been multiplied if no step had been spared any.
-    pub rows_full: u64,
-}
 
 impl MarkovCounters {
     /// Counts one position of a vocabulary of `vocab` by the word the device left for it.
@@ -90,7 +76,7 @@ impl Engine {
         self.buffers.results + (4 * list * self.shape.drafts * self.shape.block) as u64
     }
 
-    fn tables(&self) -> TablesRecord {
+    pub(super) fn tables(&self) -> TablesRecord {
         let (s, w) = (&self.shape, &self.weights);
         TablesRecord {
             base: self.buffers.base,
@@ -98,6 +84,8 @@ impl Engine {
             embed: w.markov_embed.at,
             head_norm: w.markov_head_norm,
             embed_norm: w.markov_embed_norm,
+            slots: self.resident.slots,
+            bias: self.resident.bias,
             head_format: w.markov_head.format,
             embed_format: w.markov_embed.format,
             vocab: word(s.vocab),

@@ -19,11 +19,11 @@ pub(super) struct Chosen {
     pub(super) images: Vec<Image>,
 }
 
-/// The images for a device, from the pack or the developer's folder.
+/// The images for a device, from the pack or the developer's folder; with `ptx` as if the variable said so.
 ///
 /// # Errors
 /// [`BackendUnavailable`] when none fits, with the list of what there is.
-pub(super) fn choose(capability: Capability) -> Result<Chosen, BackendUnavailable> {
+pub(super) fn choose(capability: Capability, ptx: bool) -> Result<Chosen, BackendUnavailable> {
     let folder = std::env::var_os(FOLDER_VARIABLE);
     let images = match &folder {
         Some(folder) => pack::folder(Path::new(folder)),
@@ -31,7 +31,7 @@ pub(super) fn choose(capability: Capability) -> Result<Chosen, BackendUnavailabl
     };
     let hint = format!("unset {FOLDER_VARIABLE} to use the built-in kernels");
     let images = images.map_err(|e| BackendUnavailable::new(e.to_string(), hint))?;
-    let ptx_only = std::env::var(IMAGE_VARIABLE).is_ok_and(|image| image == "ptx");
+    let ptx_only = ptx || std::env::var(IMAGE_VARIABLE).is_ok_and(|image| image == "ptx");
     let mut archs: Vec<&str> = images.iter().map(|image| &*image.arch).collect();
     archs.sort_unstable();
     archs.dedup();

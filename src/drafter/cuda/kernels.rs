@@ -13,6 +13,7 @@ use zerocopy::{Immutable, IntoBytes};
 use super::device::{BackendUnavailable, Device, DeviceError, Doing};
 use super::image::{self, Chosen};
 use super::linears::Kind;
+use super::measure::Marks;
 
 /// Arguments of one launch at most.
 const ARGS_MAX: usize = 20;
@@ -26,7 +27,7 @@ pub(super) fn gemm_shared(bits: usize, groups: usize) -> usize {
 
 /// One kernel of a loaded module.
 #[derive(Clone, Copy)]
-pub(super) struct Function(sys::CUfunction);
+pub(super) struct Function(pub(super) sys::CUfunction);
 
 macro_rules! kernels {
     ($($source:literal: $($name:ident $threads:literal),*;)*) => {
@@ -37,16 +38,21 @@ macro_rules! kernels {
             /// Architecture of the images in use.
             pub(super) arch: String,
             products: Vec<(Kind, Function)>,
+            /// Times of launches, while somebody measures.
+            pub(super) marks: Marks,
             $($(pub(super) $name: (Function, u32),)*)*
         }
 
         impl Kernels {
-            /// Loads the images that fit the device.
+            /// Loads the images that fit the device; with `ptx` those that the driver compiles.
             ///
             /// # Errors
             /// [`BackendUnavailable`] when none fits or the driver refuses one.
-            pub(super) fn load(device: &Arc<Device>) -> Result<Self, BackendUnavailable> {
-                let Chosen { arch, images } = image::choose(device.facts.capability)?;
+            pub(super) fn load(
+                device: &Arc<Device>,
+                ptx: bool,
+            ) -> Result<Self, BackendUnavailable> {
+                let Chosen { arch, images } = image::choose(device.facts.capability, ptx)?;
                 let mut loader = Loader { modules: Vec::new(), arch: &arch };
                 let loaded = (|| {
                     $(
@@ -62,13 +68,26 @@ macro_rules! kernels {
                 match loaded {
                     Ok((products, $($($name,)*)*)) => {
                         let device = device.clone();
-                        Ok(Self { device, modules, arch, products, $($($name,)*)* })
+                        let marks = Marks::default();
+                        Ok(Self { device, modules, arch, products, marks, $($($name,)*)* })
                     }
                     Err(error) => {
                         unload(&modules);
                         Err(error)
                     }
                 }
+            }
+
+            /// Every kernel: its source, its name, and how it is launched.
+            pub(super) fn all(&self) -> Vec<(&'static str, String, (Function, u32))> {
+                let mut all = vec![
+                    $($(($source, stringify!($name).to_owned(), self.$name),)*)*
+                ];
+                let product = |&(kind, _): &(Kind, Function)| {
+                    ("exl3_gemm", kind.kernel(), self.product(kind))
+                };
+                all.extend(self.products.iter().map(product));
+                all
             }
         }
     };
@@ -82,7 +101,7 @@ kernels! {
     "attention": attention 256;
     "hyper": block_start 256, hc_mix 256, hc_input 256, hc_post 256, hc_collapse 256;
     "moe": router_logits 256, route 256, moe_combine 256;
-    "markov": markov_seed 256, markov_scan 256, markov_pick 256;
+    "markov": markov_bias 256, markov_seed 256, markov_scan 256, markov_pick 256;
 }
 
 /// One argument of a kernel.
@@ -132,18 +151,20 @@ impl Kernels {
         }
         let grid = grid.map(super::records::word);
         let shared = super::records::word(shared);
-        // SAFETY: the caller's promise; the pointers outlive the call, which copies what they point to.
-        unsafe {
-            result::launch_kernel(
-                function.0,
-                (grid[0], grid[1], grid[2]),
-                (threads, 1, 1),
-                shared,
-                self.device.stream(),
-                &mut pointers[..args.len()],
-            )
-        }
-        .doing("launch a kernel")
+        self.marks.around(&self.device, function, || {
+            // SAFETY: the caller's promise; the pointers outlive the call, which copies what they point to.
+            unsafe {
+                result::launch_kernel(
+                    function.0,
+                    (grid[0], grid[1], grid[2]),
+                    (threads, 1, 1),
+                    shared,
+                    self.device.stream(),
+                    &mut pointers[..args.len()],
+                )
+            }
+            .doing("launch a kernel")
+        })
     }
 }
 

@@ -48,6 +48,25 @@ impl Kind {
     }
 }
 
+impl LinearRecord {
+    /// Name of the kernel that decodes it.
+    pub(super) fn kernel(&self) -> String {
+        Kind(self.kind).kernel()
+    }
+
+    /// Bytes of its packed weights.
+    pub(super) fn weight_bytes(&self) -> u64 {
+        let bits = Kind(self.kind).bits() as u64;
+        u64::from(self.in_features) * u64::from(self.out_features) * bits / 8
+    }
+
+    /// Bytes of its scales and its bias.
+    pub(super) fn scale_bytes(&self) -> u64 {
+        let bias = if self.bias == 0 { 0 } else { 4 * u64::from(self.out_features) };
+        2 * (u64::from(self.in_features) + u64::from(self.out_features)) + bias
+    }
+}
+
 /// A layer the kernels cannot compute with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{layer} is {form}: the CUDA kernels compute with EXL3 layers of 2 to 8 whole bits")]

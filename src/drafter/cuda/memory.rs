@@ -164,6 +164,10 @@ pub struct MemoryPlan {
     pub window: u64,
     /// Bytes of everything else the forward pass writes.
     pub working: u64,
+    /// Bytes of the Markov bias rows that are held ready, and how many rows.
+    pub markov: u64,
+    /// See `markov`.
+    pub markov_rows: u64,
     /// Bytes of page-locked host memory beside the frame buffers.
     pub pinned: u64,
     /// Free bytes of the device before anything was taken.
@@ -175,7 +179,12 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Device bytes of the plan.
     pub fn device(&self) -> u64 {
-        self.weights + self.window + self.working
+        self.weights + self.window + self.working + self.markov
+    }
+
+    /// Bytes that may be taken beside the plan.
+    pub fn spare(&self) -> u64 {
+        self.free.saturating_sub(self.device() + RESERVE_BYTES)
     }
 
     /// Whether the device has that much, and some to spare for the driver.
@@ -189,11 +198,14 @@ impl fmt::Display for MemoryPlan {
         let mb = |bytes: u64| bytes as f64 / 1e6;
         write!(
             f,
-            "weights {:.1} MB, window {:.1} MB, working memory {:.1} MB: {:.1} MB of {:.1} MB free; \
+            "weights {:.1} MB, window {:.1} MB, working memory {:.1} MB, {} Markov rows {:.1} MB: \
+             {:.1} MB of {:.1} MB free; \
              page-locked {:.1} MB",
             mb(self.weights),
             mb(self.window),
             mb(self.working),
+            self.markov_rows,
+            mb(self.markov),
             mb(self.device()),
             mb(self.free),
             mb(self.pinned)

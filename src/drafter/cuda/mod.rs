@@ -8,6 +8,7 @@
 //! folder.
 
 mod block;
+pub mod cases;
 mod context;
 mod device;
 mod engine;
@@ -16,10 +17,12 @@ mod head;
 mod image;
 mod kernels;
 mod linears;
+pub mod measure;
 mod memory;
 mod meta;
 pub mod pack;
 mod records;
+mod resident;
 mod shape;
 mod single;
 mod step;
@@ -31,7 +34,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use device::{BackendUnavailable, Capability, DeviceError, DeviceFacts, probe};
-pub use head::MarkovCounters;
 pub use linears::UnsupportedLayer;
 pub use memory::MemoryPlan;
 pub use shape::UnsupportedShape;
@@ -43,17 +45,21 @@ use self::graph::Graphs;
 use self::kernels::Kernels;
 use self::memory::{Buffers, Sizes};
 use self::meta::MetaLayout;
+use self::resident::{ResidentAt, ResidentSize};
 use self::shape::Shape;
 use self::step::Staging;
 use self::upload::{Counter, Uploader, place, supported};
 use super::cpu::Logits;
 use super::stage::StageObserver;
 use super::weights::{LoadReport, Weights, WeightsError};
-use super::{BackendInfo, DraftBlocks, DraftError, Drafter};
+use super::{BackendInfo, DraftBlocks, DraftError, Drafter, MarkovCounters};
 use crate::buffer::{FrameBuffer, FrameMemory};
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, GeometryError};
 use crate::plan::{RowBlock, StepPlan};
+
+/// Room for the bias rows of some eight thousand tokens of the live vocabulary under bf16 logits.
+const MARKOV_BYTES: u64 = 2 << 30;
 
 /// How a [`CudaDrafter`] computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,14 +74,28 @@ pub struct CudaOptions {
     pub graphs: bool,
     /// Whether the Markov step leaves out rows that cannot win. The same bits either way.
     pub prune: bool,
+    /// Device memory at most for bias rows of the Markov cache's tokens; what is free bounds it too. The same
+    /// bits whatever it is.
+    pub markov_bytes: u64,
     /// Byte that all working memory is filled with at the start. It must not show.
     pub fill: u8,
+    /// Whether the driver compiles the kernels itself, also where there is machine code for the device.
+    pub ptx: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> Self {
         let logits = Logits::default();
-        Self { device: 0, logits, max_slots: 4, graphs: true, prune: true, fill: 0 }
+        Self {
+            device: 0,
+            logits,
+            max_slots: 4,
+            graphs: true,
+            prune: true,
+            markov_bytes: MARKOV_BYTES,
+            fill: 0,
+            ptx: false,
+        }
     }
 }
 
@@ -129,12 +149,24 @@ impl CudaDrafter {
         let (weights, report) = Weights::load(checkpoint)?;
         supported(&weights)?;
         let device = Device::open(probe(options.device)?)?;
-        let kernels = Kernels::load(&device)?;
+        let kernels = Kernels::load(&device, options.ptx)?;
         let layout = MetaLayout::new(&shape);
         let mut counter = Counter::default();
         let Ok(counted) = place(&weights, &shape, &mut counter);
         let sizes = Sizes::new(&shape, &counted);
-        let plan = memory_plan(&device, &shape, &sizes, &layout, counter.bytes)?;
+        let mut plan = memory_plan(&device, &shape, &sizes, &layout, counter.bytes)?;
+        let round_logits = options.logits == Logits::Bf16;
+        let tokens = checkpoint.markov.as_ref().map_or(&[][..], |cache| cache.tokens());
+        let room = options.markov_bytes.min(plan.spare());
+        let resident = ResidentSize::fitting(&shape, round_logits, tokens.len(), room);
+        (plan.markov, plan.markov_rows) = (resident.bytes(), resident.rows as u64);
+        if resident.rows < tokens.len() {
+            tracing::info!(
+                "{} of the Markov cache's {} bias rows fit; the others are computed when needed",
+                resident.rows,
+                tokens.len()
+            );
+        }
         tracing::info!("memory: {plan}");
         if !plan.fits() {
             return Err(too_large(&plan).into());
@@ -144,10 +176,10 @@ impl CudaDrafter {
         let placed = place(&weights, &shape, &mut uploader)?;
         let buffers = Buffers::take(&shape, &sizes, &layout, &mut memory, options.fill)?;
         let (groups, jobs) = Groups::new(&shape, &placed, &buffers);
-        let engine = Engine {
+        let mut engine = Engine {
             context_meta: layout.context(buffers.meta_context),
             block_meta: layout.block(buffers.meta_block),
-            round_logits: options.logits == Logits::Bf16,
+            round_logits,
             prune: options.prune,
             device: device.clone(),
             weights: placed,
@@ -156,8 +188,10 @@ impl CudaDrafter {
             layout,
             buffers,
             groups,
+            resident: ResidentAt::default(),
         };
         engine.write_tables(&jobs)?;
+        engine.hold_bias_rows(&mut memory, resident, tokens)?;
         let staging = Staging::new(&engine)?;
         let mut drafter = Self {
             graphs: None,
@@ -242,6 +276,17 @@ impl CudaDrafter {
         Ok(())
     }
 
+    /// One pass over no rows, as a STEP runs it.
+    fn run_nothing(&mut self) -> Result<(), DeviceError> {
+        let engine = &self.engine;
+        self.staging.upload_nothing(engine)?;
+        if let Some(graphs) = &self.graphs {
+            graphs.context(1)?;
+            graphs.block(1, 1)?;
+        }
+        engine.device.synchronize()
+    }
+
     /// What a device error means: after a fault of a kernel nothing on this device works again before the
     /// process ends.
     fn failure(&self, error: DeviceError) -> DraftError {
@@ -268,6 +313,14 @@ impl Drafter for CudaDrafter {
             kv: "bf16",
             gpu_mem_bytes: self.memory.bytes(),
         }
+    }
+
+    fn markov(&self) -> Option<MarkovCounters> {
+        Some(self.markov_counters())
+    }
+
+    fn keep_warm(&mut self) -> Result<(), DraftError> {
+        self.run_nothing().map_err(|error| self.failure(error))
     }
 
     fn frame_buffer(&self, bytes: usize) -> Result<FrameBuffer, DraftError> {
@@ -316,7 +369,8 @@ fn memory_plan(
         *(if name == "window" { &mut window } else { &mut working }) += bytes as u64;
     }
     let pinned = Staging::bytes(shape, layout) as u64;
-    Ok(MemoryPlan { weights: weights as u64, window, working, pinned, free, total })
+    let weights = weights as u64;
+    Ok(MemoryPlan { weights, window, working, markov: 0, markov_rows: 0, pinned, free, total })
 }
 
 fn too_large(plan: &MemoryPlan) -> BackendUnavailable {

@@ -64,6 +64,8 @@ pub(super) struct TablesRecord {
     pub(super) embed: u64,
     pub(super) head_norm: u64,
     pub(super) embed_norm: u64,
+    pub(super) slots: u64,
+    pub(super) bias: u64,
     pub(super) head_format: u32,
     pub(super) embed_format: u32,
     pub(super) vocab: u32,

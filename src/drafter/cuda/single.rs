@@ -25,8 +25,21 @@ impl LayerCheck {
     /// # Errors
     /// [`CudaError`] when the device cannot be used.
     pub fn new(ordinal: u32) -> Result<Self, CudaError> {
+        Self::with_images(ordinal, false)
+    }
+
+    /// The same; with `ptx` the driver compiles the kernels itself.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn with_images(ordinal: u32, ptx: bool) -> Result<Self, CudaError> {
         let device = Device::open(probe(ordinal)?)?;
-        Ok(Self { kernels: Kernels::load(&device)?, device })
+        Ok(Self { kernels: Kernels::load(&device, ptx)?, device })
+    }
+
+    /// Architecture of the images in use.
+    pub fn arch(&self) -> &str {
+        &self.kernels.arch
     }
 
     /// `y` `[rows, out]` = `x` `[rows, in]` · W + bias, f32, for at most 32 rows: rotation, product and

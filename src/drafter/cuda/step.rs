@@ -4,14 +4,16 @@
 //! copy waits for staging. Context rows run in chunks of 32, drafts in chunks of as many as 32 rows hold;
 //! neither shows in the result.
 
+use std::time::{Duration, Instant};
+
 use super::device::{DeviceError, Pinned};
 use super::engine::{Engine, Halt, Watch};
 use super::graph::Graphs;
-use super::head::{MarkovCounters, RESULT_LISTS};
+use super::head::RESULT_LISTS;
 use super::meta::{MetaLayout, Writer, context_len, inverse_frequencies, place, ring_index};
 use super::records::{ROWS_MAX, word};
 use super::shape::Shape;
-use crate::drafter::DraftBlocks;
+use crate::drafter::{DraftBlocks, MarkovCounters};
 use crate::plan::{Draft, RowBlock, StepPlan};
 
 /// Page-locked memory of a STEP and what its chunks are.
@@ -30,6 +32,8 @@ pub(super) struct Staging {
     places: Vec<usize>,
     /// How the Markov steps of all STEPs were computed.
     markov: MarkovCounters,
+    /// Time of the host in the last STEP, beside waiting for the device.
+    pub(super) host: Duration,
 }
 
 /// Sizes of the pieces.
@@ -86,6 +90,7 @@ impl Staging {
             head_rows: Vec::with_capacity(pieces.block_chunks),
             places: Vec::with_capacity(ROWS_MAX),
             markov: MarkovCounters::default(),
+            host: Duration::ZERO,
         })
     }
 
@@ -114,12 +119,16 @@ impl Staging {
         out: &mut DraftBlocks,
         watch: &mut Watch<'_>,
     ) -> Result<(), Halt> {
+        let started = Instant::now();
         let done = self.launch(engine, graphs, plan, rows, watch);
+        let issued = started.elapsed();
         // Copies may still read `rows` and write results, after an error too.
         let waited = engine.device.synchronize();
         done?;
         waited?;
+        let finished = Instant::now();
         self.read(engine, plan, out);
+        self.host = issued + finished.elapsed();
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use super::image;
 /// # Errors
 /// [`BackendUnavailable`] when no image fits.
 pub fn kernel_image(facts: &DeviceFacts) -> Result<String, BackendUnavailable> {
-    image::choose(facts.capability).map(|chosen| chosen.arch)
+    image::choose(facts.capability, false).map(|chosen| chosen.arch)
 }
 
 /// Free and total bytes of the device's memory. Opens a context for the time of the call.
