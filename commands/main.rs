@@ -109,7 +109,13 @@ fn run() -> exit::Outcome {
     let matches = command.get_matches_mut();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output::new(&cli.output);
-    init_logging(&cli, &output)?;
+    let mut problem = init_logging(&cli, &output).err();
+    // One command reports it instead.
+    if !matches!(cli.command, Command::Doctor(_))
+        && let Some(failure) = problem.take()
+    {
+        return Err(failure);
+    }
     for warning in warnings {
         tracing::warn!("{warning}");
     }
@@ -126,7 +132,7 @@ fn run() -> exit::Outcome {
         Command::ShadowDiff(args) => shadow_diff::run(args, &output),
         Command::GpuCheck(args) => gpu_check::run(&args, &output),
         Command::Top(args) => top::run(&args, &output),
-        Command::Doctor(args) => doctor::run(&args, &Cli::command(), &output),
+        Command::Doctor(args) => doctor::run(&args, &Cli::command(), problem, &output),
         Command::Trace(args) => trace::run(args, &output),
         Command::Completions(args) => generate::completions(&args, Cli::command(), &output),
         Command::Man(args) => generate::man(&args, Cli::command(), &output),

@@ -193,6 +193,7 @@ fn an_environment_that_serve_refuses_runs_nothing_and_is_still_reported() {
     for (variable, value, named) in [
         ("DSPARK_DEVICE", "abc", "--device"),
         ("DSPARK_LOG", "info\r", "DSPARK_LOG"),
+        ("DSPARK_LOG_FORMAT", "xml", "DSPARK_LOG_FORMAT"),
         ("DSPARK_CHECKPOINT", "/tmp ", "DSPARK_CHECKPOINT"),
     ] {
         let (code, doc) = doctor(&[(variable, value)], &[]);

@@ -5,12 +5,14 @@
 mod common;
 mod gpu;
 
+use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
 use common::process::{Said, Worker, dspark, run};
 use common::{fixture, json_files};
+use jsonschema::{Retrieve, Uri, Validator};
 use serde_json::Value;
 
 /// A schema by its name.
@@ -19,9 +21,23 @@ fn schema(name: &str) -> Value {
     serde_json::from_slice(&text).unwrap()
 }
 
+/// Finds a schema that another one refers to.
+struct Committed;
+
+impl Retrieve for Committed {
+    fn retrieve(&self, uri: &Uri<String>) -> Result<Value, Box<dyn Error + Send + Sync>> {
+        let name = uri.as_str().strip_prefix("urn:dspark:schema:").ok_or("not one of ours")?;
+        Ok(schema(name))
+    }
+}
+
+fn validator(schema: &Value) -> Validator {
+    jsonschema::draft202012::options().with_retriever(Committed).build(schema).unwrap()
+}
+
 /// What is wrong with a document, one line each.
 fn problems(schema: &Value, doc: &Value) -> Vec<String> {
-    let validator = jsonschema::draft202012::new(schema).unwrap();
+    let validator = validator(schema);
     let errors = validator.iter_errors(doc);
     errors.map(|error| format!("{}: {error}", error.instance_path())).collect()
 }
@@ -52,7 +68,7 @@ fn check(name: &str, text: &str) -> Value {
     let found = problems(&schema, &doc);
     assert!(found.is_empty(), "{name}: {found:#?}\n{doc:#}");
 
-    let validator = jsonschema::draft202012::new(&schema).unwrap();
+    let validator = validator(&schema);
     let refused = |doc: &Value, what: &str| assert!(!validator.is_valid(doc), "{name}: {what}");
     let mut all = Vec::new();
     objects(&doc, "", &mut all);
@@ -110,9 +126,15 @@ fn documents_of_and_about_a_worker_are_as_described() {
     check("ping", &result(&["ping", "-c", "5", "-i", "0", "--histogram", &control]));
     check("ping-wait", &result(&["ping", "--wait", "5s", &control]));
 
-    let top = check("top", &result(&["top", "--interval", "50ms", &control]));
-    check("stats", &top["workers"][0]["stats"].to_string());
-    assert!(top["workers"][0]["delta"]["steps"].is_number(), "{top:#}");
+    let gone = Worker::start(&["--demo"]).control().to_string();
+    let said = run(&["top", "--json", "--interval", "50ms", &control, &gone]);
+    let workers = &check("top", &said.out)["workers"];
+    assert_eq!(
+        (said.code, &workers[0]["error"], &workers[1]["stats"]),
+        (Some(3), &Value::Null, &Value::Null)
+    );
+    assert!(workers[0]["stats"]["delta"].is_object() && workers[1]["error"].is_string());
+    check("doctor", &result(&["doctor"]));
 
     let mut watch = dspark(&["stats", "--watch", "50ms", "--json", &control]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
@@ -233,7 +255,7 @@ fn commands(control: &str, drafting: &str, scratch: &Path) -> Vec<Vec<String>> {
     let trace = scratch.join("a.trace");
     let (trace, pages) = (trace.to_str().unwrap(), scratch.join("man"));
     let demo = ["replay", "--demo", "--pace", "max", "--rounds", "8", "--endpoint", drafting];
-    let lines: [&[&str]; 15] = [
+    let lines: [&[&str]; 17] = [
         &["--help"],
         &["--version"],
         &["serve", "--help"],
@@ -242,11 +264,13 @@ fn commands(control: &str, drafting: &str, scratch: &Path) -> Vec<Vec<String>> {
         &["identity", "--receipt", receipt, "--verify", tiny, "--only", "drafter"],
         &["ping", "-c", "2", "-i", "0", control],
         &["stats", control],
-        &["top", "--once", "--interval", "50ms", control],
         &["stats", "--openmetrics", control],
         &demo,
         &["shadow-diff", shadow, "--near-tie", "0.0625"],
         &["trace", "info", trace],
+        &["top", "--once", "--interval", "50ms", control],
+        &["top", "--json", "--interval", "50ms", control],
+        &["doctor"],
         &["completions", "zsh"],
         &["man", pages.to_str().unwrap()],
     ];

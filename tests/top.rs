@@ -218,8 +218,8 @@ fn without_a_terminal_it_prints_one_picture() {
     let worker_doc = &doc["workers"][0];
     assert_eq!((&worker_doc["url"], &worker_doc["reachable"]), (&control.into(), &true.into()));
     assert_eq!(worker_doc["stats"]["steps"], 40);
-    assert_eq!(worker_doc["delta"]["steps_per_s"], 0.0);
-    assert!(worker_doc["delta"]["interval_s"].as_f64().unwrap() > 0.05);
+    assert_eq!(worker_doc["stats"]["delta"]["steps_per_s"], 0.0);
+    assert!(worker_doc["stats"]["delta"]["interval_s"].as_f64().unwrap() > 0.05);
 }
 
 #[test]

@@ -98,14 +98,20 @@ impl Check {
     }
 }
 
-/// Makes every check and says what can run. `program` is the whole command line.
-pub(crate) fn run(args: &DoctorArgs, program: &Command, output: &Output) -> Outcome {
+/// Makes every check and says what can run. `program` is the whole command line, `logging` what is wrong
+/// with the settings of the log.
+pub(crate) fn run(
+    args: &DoctorArgs,
+    program: &Command,
+    logging: Option<Failure>,
+    output: &Output,
+) -> Outcome {
     let (checkpoint, need) = files::check(args, output);
     let (mut checks, cuda) = gpu::check(&need);
     checks.push(host::cpu());
     checks.push(host::memory(&need));
     checks.push(checkpoint.clone());
-    let settings = settings::check(program);
+    let settings = settings::check(program, logging);
     checks.extend(ports::check(&settings.listeners));
     checks.extend(host::limits());
     checks.push(host::clock());

@@ -5,6 +5,7 @@ use clap::Command;
 use super::ports::Wanted;
 use super::{Check, Verdict};
 use crate::environment;
+use crate::exit::Failure;
 
 /// Commands that long-running services start, with what they need beside the environment.
 const SERVICES: [&[&str]; 2] = [&["dspark", "serve"], &["dspark", "replay", "--demo"]];
@@ -18,8 +19,8 @@ pub(super) struct Settings {
     pub(super) checks: Vec<Check>,
 }
 
-/// Parses the environment as the commands would that read it.
-pub(super) fn check(program: &Command) -> Settings {
+/// Parses the environment as the commands would that read it; `logging` is what they say of the log's.
+pub(super) fn check(program: &Command, logging: Option<Failure>) -> Settings {
     const NAME: &str = "environment";
     let mut checks = Vec::new();
     match environment::check(program, std::env::vars_os()) {
@@ -28,6 +29,9 @@ pub(super) fn check(program: &Command) -> Settings {
                 .hint("misspelt? 'dspark serve --check' lists the variables that are read")
         })),
         Err(failure) => checks.push(failed(NAME, &failure.to_string())),
+    }
+    if let Some(failure) = logging.filter(|_| checks.iter().all(|check| check.verdict.usable())) {
+        checks.push(failed(NAME, &failure.to_string()));
     }
     let mut valid = checks.iter().all(|check| check.verdict.usable());
     let mut listeners = Vec::new();

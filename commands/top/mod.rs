@@ -46,7 +46,7 @@ Examples:
   dspark top
   dspark top tcp://10.202.28.1:18629 tcp://10.202.28.2:18629
   dspark top --once --interval 5s
-  dspark top --json | jq '.workers[].delta'";
+  dspark top --json | jq '.workers[].stats.delta'";
 
 /// Shortest interval: a worker has better things to do than to answer more often.
 const INTERVAL_MIN: Duration = Duration::from_millis(50);

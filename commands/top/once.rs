@@ -87,16 +87,21 @@ fn show(model: &Model, view: &View, width: u16, output: &Output) -> Outcome {
     Ok(())
 }
 
+/// Each worker's STATS with its `delta`, as `stats --watch --json` prints them.
 fn document(model: &Model) -> Value {
     let workers = model.workers.iter().map(|worker| {
         let error = match &worker.link {
             Link::Gone(_, why) => Some(why),
             Link::Asked | Link::Up => None,
         };
-        let stats = worker.is_up().then(|| worker.doc());
-        let delta = worker.rates.as_ref().map(crate::rates::Rates::json);
-        json!({ "url": worker.url, "reachable": worker.is_up(), "error": error, "stats": stats,
-            "delta": delta })
+        let stats = worker.is_up().then(|| {
+            let mut stats = worker.doc().clone();
+            if let (Some(rates), Some(stats)) = (&worker.rates, stats.as_object_mut()) {
+                stats.insert("delta".into(), rates.json());
+            }
+            stats
+        });
+        json!({ "url": worker.url, "reachable": worker.is_up(), "error": error, "stats": stats })
     });
     json!({ "schema": 1, "workers": workers.collect::<Vec<_>>() })
 }
