@@ -37,6 +37,9 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             [CompletionResult]::new('stats', 'stats', [CompletionResultType]::ParameterValue, 'Show the worker''s counters and latency percentiles')
             [CompletionResult]::new('replay', 'replay', [CompletionResultType]::ParameterValue, 'Drive a worker with recorded taps, as Spark rank 0 would')
             [CompletionResult]::new('shadow-diff', 'shadow-diff', [CompletionResultType]::ParameterValue, 'Compare two sets of drafts round by round')
+            [CompletionResult]::new('gpu-check', 'gpu-check', [CompletionResultType]::ParameterValue, 'Check a GPU and measure drafting on it')
+            [CompletionResult]::new('top', 'top', [CompletionResultType]::ParameterValue, 'Watch workers live in the terminal')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Check what this machine can run and say how to fix what is missing')
             [CompletionResult]::new('trace', 'trace', [CompletionResultType]::ParameterValue, 'Inspect and make trace files')
             [CompletionResult]::new('completions', 'completions', [CompletionResultType]::ParameterValue, 'Print a shell completion script')
             [CompletionResult]::new('man', 'man', [CompletionResultType]::ParameterValue, 'Write the manual pages, one per command')
@@ -190,6 +193,54 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
             break
         }
+        'dspark;gpu-check' {
+            [CompletionResult]::new('--only', '--only', [CompletionResultType]::ParameterName, 'Only cases whose name contains NAME')
+            [CompletionResult]::new('--out', '--out', [CompletionResultType]::ParameterName, 'Also write the document that --json prints to DIR/gpu-check.json')
+            [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'Index of the GPU')
+            [CompletionResult]::new('--limit', '--limit', [CompletionResultType]::ParameterName, 'End a stage after this long [default: 1 to 15 minutes, by stage]')
+            [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'Colour the output; NO_COLOR is honoured')
+            [CompletionResult]::new('--in-process', '--in-process', [CompletionResultType]::ParameterName, 'Run the stages in this process, without limits; print one JSON line each')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)')
+            [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print nothing but the result and errors; hides progress bars')
+            [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print nothing but the result and errors; hides progress bars')
+            [CompletionResult]::new('-v', '-v', [CompletionResultType]::ParameterName, 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters')
+            [CompletionResult]::new('--verbose', '--verbose', [CompletionResultType]::ParameterName, 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'dspark;top' {
+            [CompletionResult]::new('--timeout', '--timeout', [CompletionResultType]::ParameterName, 'Give up after this long (50ms, 2s; a bare number is milliseconds)')
+            [CompletionResult]::new('-i', '-i', [CompletionResultType]::ParameterName, 'Refresh interval, 50ms or more')
+            [CompletionResult]::new('--interval', '--interval', [CompletionResultType]::ParameterName, 'Refresh interval, 50ms or more')
+            [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'Colour the output; NO_COLOR is honoured')
+            [CompletionResult]::new('--takeover', '--takeover', [CompletionResultType]::ParameterName, 'Connect even to the default drafting port, which drops the live client')
+            [CompletionResult]::new('--once', '--once', [CompletionResultType]::ParameterName, 'Print one picture as text and exit; the default when stdout is not a terminal')
+            [CompletionResult]::new('--ascii', '--ascii', [CompletionResultType]::ParameterName, 'Draw with ASCII characters only')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)')
+            [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print nothing but the result and errors; hides progress bars')
+            [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print nothing but the result and errors; hides progress bars')
+            [CompletionResult]::new('-v', '-v', [CompletionResultType]::ParameterName, 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters')
+            [CompletionResult]::new('--verbose', '--verbose', [CompletionResultType]::ParameterName, 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'dspark;doctor' {
+            [CompletionResult]::new('--checkpoint', '--checkpoint', [CompletionResultType]::ParameterName, 'Also look at the files of a checkpoint')
+            [CompletionResult]::new('--receipt', '--receipt', [CompletionResultType]::ParameterName, 'Its copy receipt [default: DIR/DSPARK_COPY_DONE]')
+            [CompletionResult]::new('--markov', '--markov', [CompletionResultType]::ParameterName, 'Its Markov cache [default: DIR/markov_top_tokens.json where there is one]')
+            [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'Colour the output; NO_COLOR is honoured')
+            [CompletionResult]::new('--verify', '--verify', [CompletionResultType]::ParameterName, 'Hash its files, as ''serve'' does at its start')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)')
+            [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print nothing but the result and errors; hides progress bars')
+            [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print nothing but the result and errors; hides progress bars')
+            [CompletionResult]::new('-v', '-v', [CompletionResultType]::ParameterName, 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters')
+            [CompletionResult]::new('--verbose', '--verbose', [CompletionResultType]::ParameterName, 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
         'dspark;trace' {
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'Colour the output; NO_COLOR is honoured')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)')
@@ -317,6 +368,9 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             [CompletionResult]::new('stats', 'stats', [CompletionResultType]::ParameterValue, 'Show the worker''s counters and latency percentiles')
             [CompletionResult]::new('replay', 'replay', [CompletionResultType]::ParameterValue, 'Drive a worker with recorded taps, as Spark rank 0 would')
             [CompletionResult]::new('shadow-diff', 'shadow-diff', [CompletionResultType]::ParameterValue, 'Compare two sets of drafts round by round')
+            [CompletionResult]::new('gpu-check', 'gpu-check', [CompletionResultType]::ParameterValue, 'Check a GPU and measure drafting on it')
+            [CompletionResult]::new('top', 'top', [CompletionResultType]::ParameterValue, 'Watch workers live in the terminal')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Check what this machine can run and say how to fix what is missing')
             [CompletionResult]::new('trace', 'trace', [CompletionResultType]::ParameterValue, 'Inspect and make trace files')
             [CompletionResult]::new('completions', 'completions', [CompletionResultType]::ParameterValue, 'Print a shell completion script')
             [CompletionResult]::new('man', 'man', [CompletionResultType]::ParameterValue, 'Write the manual pages, one per command')
@@ -339,6 +393,15 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             break
         }
         'dspark;help;shadow-diff' {
+            break
+        }
+        'dspark;help;gpu-check' {
+            break
+        }
+        'dspark;help;top' {
+            break
+        }
+        'dspark;help;doctor' {
             break
         }
         'dspark;help;trace' {

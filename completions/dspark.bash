@@ -19,6 +19,12 @@ _dspark() {
             dspark,completions)
                 cmd="dspark__subcmd__completions"
                 ;;
+            dspark,doctor)
+                cmd="dspark__subcmd__doctor"
+                ;;
+            dspark,gpu-check)
+                cmd="dspark__subcmd__gpu__subcmd__check"
+                ;;
             dspark,help)
                 cmd="dspark__subcmd__help"
                 ;;
@@ -43,11 +49,20 @@ _dspark() {
             dspark,stats)
                 cmd="dspark__subcmd__stats"
                 ;;
+            dspark,top)
+                cmd="dspark__subcmd__top"
+                ;;
             dspark,trace)
                 cmd="dspark__subcmd__trace"
                 ;;
             dspark__subcmd__help,completions)
                 cmd="dspark__subcmd__help__subcmd__completions"
+                ;;
+            dspark__subcmd__help,doctor)
+                cmd="dspark__subcmd__help__subcmd__doctor"
+                ;;
+            dspark__subcmd__help,gpu-check)
+                cmd="dspark__subcmd__help__subcmd__gpu__subcmd__check"
                 ;;
             dspark__subcmd__help,help)
                 cmd="dspark__subcmd__help__subcmd__help"
@@ -72,6 +87,9 @@ _dspark() {
                 ;;
             dspark__subcmd__help,stats)
                 cmd="dspark__subcmd__help__subcmd__stats"
+                ;;
+            dspark__subcmd__help,top)
+                cmd="dspark__subcmd__help__subcmd__top"
                 ;;
             dspark__subcmd__help,trace)
                 cmd="dspark__subcmd__help__subcmd__trace"
@@ -125,7 +143,7 @@ _dspark() {
 
     case "${cmd}" in
         dspark)
-            opts="-q -v -h -V --json --quiet --verbose --color --help --version serve identity ping stats replay shadow-diff trace completions man help"
+            opts="-q -v -h -V --json --quiet --verbose --color --help --version serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -160,8 +178,72 @@ _dspark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        dspark__subcmd__doctor)
+            opts="-q -v -h --checkpoint --receipt --markov --verify --json --quiet --verbose --color --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --checkpoint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --receipt)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --markov)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        dspark__subcmd__gpu__subcmd__check)
+            opts="-q -v -h --only --out --device --limit --in-process --json --quiet --verbose --color --help facts kernels images step sanitizers timing"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --only)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --device)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         dspark__subcmd__help)
-            opts="serve identity ping stats replay shadow-diff trace completions man help"
+            opts="serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -175,6 +257,34 @@ _dspark() {
             return 0
             ;;
         dspark__subcmd__help__subcmd__completions)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        dspark__subcmd__help__subcmd__doctor)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        dspark__subcmd__help__subcmd__gpu__subcmd__check)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -287,6 +397,20 @@ _dspark() {
             return 0
             ;;
         dspark__subcmd__help__subcmd__stats)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        dspark__subcmd__help__subcmd__top)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -754,6 +878,36 @@ _dspark() {
                     return 0
                     ;;
                 --textfile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        dspark__subcmd__top)
+            opts="-i -q -v -h --timeout --takeover --interval --once --ascii --json --quiet --verbose --color --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -i)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -34,6 +34,9 @@ set edit:completion:arg-completer[dspark] = {|@words|
             cand stats 'Show the worker''s counters and latency percentiles'
             cand replay 'Drive a worker with recorded taps, as Spark rank 0 would'
             cand shadow-diff 'Compare two sets of drafts round by round'
+            cand gpu-check 'Check a GPU and measure drafting on it'
+            cand top 'Watch workers live in the terminal'
+            cand doctor 'Check what this machine can run and say how to fix what is missing'
             cand trace 'Inspect and make trace files'
             cand completions 'Print a shell completion script'
             cand man 'Write the manual pages, one per command'
@@ -180,6 +183,51 @@ set edit:completion:arg-completer[dspark] = {|@words|
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
+        &'dspark;gpu-check'= {
+            cand --only 'Only cases whose name contains NAME'
+            cand --out 'Also write the document that --json prints to DIR/gpu-check.json'
+            cand --device 'Index of the GPU'
+            cand --limit 'End a stage after this long [default: 1 to 15 minutes, by stage]'
+            cand --color 'Colour the output; NO_COLOR is honoured'
+            cand --in-process 'Run the stages in this process, without limits; print one JSON line each'
+            cand --json 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'
+            cand -q 'Print nothing but the result and errors; hides progress bars'
+            cand --quiet 'Print nothing but the result and errors; hides progress bars'
+            cand -v 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+            cand --verbose 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'dspark;top'= {
+            cand --timeout 'Give up after this long (50ms, 2s; a bare number is milliseconds)'
+            cand -i 'Refresh interval, 50ms or more'
+            cand --interval 'Refresh interval, 50ms or more'
+            cand --color 'Colour the output; NO_COLOR is honoured'
+            cand --takeover 'Connect even to the default drafting port, which drops the live client'
+            cand --once 'Print one picture as text and exit; the default when stdout is not a terminal'
+            cand --ascii 'Draw with ASCII characters only'
+            cand --json 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'
+            cand -q 'Print nothing but the result and errors; hides progress bars'
+            cand --quiet 'Print nothing but the result and errors; hides progress bars'
+            cand -v 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+            cand --verbose 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'dspark;doctor'= {
+            cand --checkpoint 'Also look at the files of a checkpoint'
+            cand --receipt 'Its copy receipt [default: DIR/DSPARK_COPY_DONE]'
+            cand --markov 'Its Markov cache [default: DIR/markov_top_tokens.json where there is one]'
+            cand --color 'Colour the output; NO_COLOR is honoured'
+            cand --verify 'Hash its files, as ''serve'' does at its start'
+            cand --json 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'
+            cand -q 'Print nothing but the result and errors; hides progress bars'
+            cand --quiet 'Print nothing but the result and errors; hides progress bars'
+            cand -v 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+            cand --verbose 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
         &'dspark;trace'= {
             cand --color 'Colour the output; NO_COLOR is honoured'
             cand --json 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'
@@ -294,6 +342,9 @@ set edit:completion:arg-completer[dspark] = {|@words|
             cand stats 'Show the worker''s counters and latency percentiles'
             cand replay 'Drive a worker with recorded taps, as Spark rank 0 would'
             cand shadow-diff 'Compare two sets of drafts round by round'
+            cand gpu-check 'Check a GPU and measure drafting on it'
+            cand top 'Watch workers live in the terminal'
+            cand doctor 'Check what this machine can run and say how to fix what is missing'
             cand trace 'Inspect and make trace files'
             cand completions 'Print a shell completion script'
             cand man 'Write the manual pages, one per command'
@@ -310,6 +361,12 @@ set edit:completion:arg-completer[dspark] = {|@words|
         &'dspark;help;replay'= {
         }
         &'dspark;help;shadow-diff'= {
+        }
+        &'dspark;help;gpu-check'= {
+        }
+        &'dspark;help;top'= {
+        }
+        &'dspark;help;doctor'= {
         }
         &'dspark;help;trace'= {
             cand info 'Count what a trace holds and name its anomalies'

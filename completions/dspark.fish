@@ -38,6 +38,9 @@ complete -c dspark -n "__fish_dspark_needs_command" -f -a "ping" -d 'Measure the
 complete -c dspark -n "__fish_dspark_needs_command" -f -a "stats" -d 'Show the worker\'s counters and latency percentiles'
 complete -c dspark -n "__fish_dspark_needs_command" -f -a "replay" -d 'Drive a worker with recorded taps, as Spark rank 0 would'
 complete -c dspark -n "__fish_dspark_needs_command" -f -a "shadow-diff" -d 'Compare two sets of drafts round by round'
+complete -c dspark -n "__fish_dspark_needs_command" -f -a "gpu-check" -d 'Check a GPU and measure drafting on it'
+complete -c dspark -n "__fish_dspark_needs_command" -f -a "top" -d 'Watch workers live in the terminal'
+complete -c dspark -n "__fish_dspark_needs_command" -f -a "doctor" -d 'Check what this machine can run and say how to fix what is missing'
 complete -c dspark -n "__fish_dspark_needs_command" -f -a "trace" -d 'Inspect and make trace files'
 complete -c dspark -n "__fish_dspark_needs_command" -f -a "completions" -d 'Print a shell completion script'
 complete -c dspark -n "__fish_dspark_needs_command" -f -a "man" -d 'Write the manual pages, one per command'
@@ -170,6 +173,41 @@ complete -c dspark -n "__fish_dspark_using_subcommand shadow-diff" -l json -d 'P
 complete -c dspark -n "__fish_dspark_using_subcommand shadow-diff" -s q -l quiet -d 'Print nothing but the result and errors; hides progress bars'
 complete -c dspark -n "__fish_dspark_using_subcommand shadow-diff" -s v -l verbose -d 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
 complete -c dspark -n "__fish_dspark_using_subcommand shadow-diff" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c dspark -n "__fish_dspark_using_subcommand gpu-check" -l only -d 'Only cases whose name contains NAME' -r
+complete -c dspark -n "__fish_dspark_using_subcommand gpu-check" -l out -d 'Also write the document that --json prints to DIR/gpu-check.json' -r -F
+complete -c dspark -n "__fish_dspark_using_subcommand gpu-check" -l device -d 'Index of the GPU' -r
+complete -c dspark -n "__fish_dspark_using_subcommand gpu-check" -l limit -d 'End a stage after this long [default: 1 to 15 minutes, by stage]' -r
+complete -c dspark -n "__fish_dspark_using_subcommand gpu-check" -l color -d 'Colour the output; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
+always\t'Always'
+never\t'Never'"
+complete -c dspark -n "__fish_dspark_using_subcommand gpu-check" -l in-process -d 'Run the stages in this process, without limits; print one JSON line each'
+complete -c dspark -n "__fish_dspark_using_subcommand gpu-check" -l json -d 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'
+complete -c dspark -n "__fish_dspark_using_subcommand gpu-check" -s q -l quiet -d 'Print nothing but the result and errors; hides progress bars'
+complete -c dspark -n "__fish_dspark_using_subcommand gpu-check" -s v -l verbose -d 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+complete -c dspark -n "__fish_dspark_using_subcommand gpu-check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c dspark -n "__fish_dspark_using_subcommand top" -l timeout -d 'Give up after this long (50ms, 2s; a bare number is milliseconds)' -r
+complete -c dspark -n "__fish_dspark_using_subcommand top" -s i -l interval -d 'Refresh interval, 50ms or more' -r
+complete -c dspark -n "__fish_dspark_using_subcommand top" -l color -d 'Colour the output; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
+always\t'Always'
+never\t'Never'"
+complete -c dspark -n "__fish_dspark_using_subcommand top" -l takeover -d 'Connect even to the default drafting port, which drops the live client'
+complete -c dspark -n "__fish_dspark_using_subcommand top" -l once -d 'Print one picture as text and exit; the default when stdout is not a terminal'
+complete -c dspark -n "__fish_dspark_using_subcommand top" -l ascii -d 'Draw with ASCII characters only'
+complete -c dspark -n "__fish_dspark_using_subcommand top" -l json -d 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'
+complete -c dspark -n "__fish_dspark_using_subcommand top" -s q -l quiet -d 'Print nothing but the result and errors; hides progress bars'
+complete -c dspark -n "__fish_dspark_using_subcommand top" -s v -l verbose -d 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+complete -c dspark -n "__fish_dspark_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c dspark -n "__fish_dspark_using_subcommand doctor" -l checkpoint -d 'Also look at the files of a checkpoint' -r -F
+complete -c dspark -n "__fish_dspark_using_subcommand doctor" -l receipt -d 'Its copy receipt [default: DIR/DSPARK_COPY_DONE]' -r -F
+complete -c dspark -n "__fish_dspark_using_subcommand doctor" -l markov -d 'Its Markov cache [default: DIR/markov_top_tokens.json where there is one]' -r -F
+complete -c dspark -n "__fish_dspark_using_subcommand doctor" -l color -d 'Colour the output; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
+always\t'Always'
+never\t'Never'"
+complete -c dspark -n "__fish_dspark_using_subcommand doctor" -l verify -d 'Hash its files, as \'serve\' does at its start'
+complete -c dspark -n "__fish_dspark_using_subcommand doctor" -l json -d 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'
+complete -c dspark -n "__fish_dspark_using_subcommand doctor" -s q -l quiet -d 'Print nothing but the result and errors; hides progress bars'
+complete -c dspark -n "__fish_dspark_using_subcommand doctor" -s v -l verbose -d 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
+complete -c dspark -n "__fish_dspark_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c dspark -n "__fish_dspark_using_subcommand trace; and not __fish_seen_subcommand_from info cut merge synth help" -l color -d 'Colour the output; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
@@ -241,16 +279,19 @@ complete -c dspark -n "__fish_dspark_using_subcommand man" -l json -d 'Print the
 complete -c dspark -n "__fish_dspark_using_subcommand man" -s q -l quiet -d 'Print nothing but the result and errors; hides progress bars'
 complete -c dspark -n "__fish_dspark_using_subcommand man" -s v -l verbose -d 'Log more (-v debug, -vv trace); DSPARK_LOG sets exact filters'
 complete -c dspark -n "__fish_dspark_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff trace completions man help" -f -a "serve" -d 'Run the drafter worker until SIGINT or SIGTERM'
-complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff trace completions man help" -f -a "identity" -d 'Print the drafter and Markov identities that HELLO exchanges'
-complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff trace completions man help" -f -a "ping" -d 'Measure the round trip to a worker, or wait until it is ready'
-complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff trace completions man help" -f -a "stats" -d 'Show the worker\'s counters and latency percentiles'
-complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff trace completions man help" -f -a "replay" -d 'Drive a worker with recorded taps, as Spark rank 0 would'
-complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff trace completions man help" -f -a "shadow-diff" -d 'Compare two sets of drafts round by round'
-complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff trace completions man help" -f -a "trace" -d 'Inspect and make trace files'
-complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff trace completions man help" -f -a "completions" -d 'Print a shell completion script'
-complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff trace completions man help" -f -a "man" -d 'Write the manual pages, one per command'
-complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff trace completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "serve" -d 'Run the drafter worker until SIGINT or SIGTERM'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "identity" -d 'Print the drafter and Markov identities that HELLO exchanges'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "ping" -d 'Measure the round trip to a worker, or wait until it is ready'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "stats" -d 'Show the worker\'s counters and latency percentiles'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "replay" -d 'Drive a worker with recorded taps, as Spark rank 0 would'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "shadow-diff" -d 'Compare two sets of drafts round by round'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "gpu-check" -d 'Check a GPU and measure drafting on it'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "top" -d 'Watch workers live in the terminal'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "doctor" -d 'Check what this machine can run and say how to fix what is missing'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "trace" -d 'Inspect and make trace files'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "completions" -d 'Print a shell completion script'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "man" -d 'Write the manual pages, one per command'
+complete -c dspark -n "__fish_dspark_using_subcommand help; and not __fish_seen_subcommand_from serve identity ping stats replay shadow-diff gpu-check top doctor trace completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c dspark -n "__fish_dspark_using_subcommand help; and __fish_seen_subcommand_from trace" -f -a "info" -d 'Count what a trace holds and name its anomalies'
 complete -c dspark -n "__fish_dspark_using_subcommand help; and __fish_seen_subcommand_from trace" -f -a "cut" -d 'Keep a range of rounds, made self-contained by a leading resync'
 complete -c dspark -n "__fish_dspark_using_subcommand help; and __fish_seen_subcommand_from trace" -f -a "merge" -d 'Join traces of one checkpoint, one after another'
