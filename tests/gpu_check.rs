@@ -26,14 +26,30 @@ struct Said {
 }
 
 impl Said {
+    /// The document, as its schema describes it.
     fn json(&self) -> Value {
-        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}{}", self.out, self.err))
+        let doc = serde_json::from_str(&self.out);
+        described(doc.unwrap_or_else(|e| panic!("{e}: {}{}", self.out, self.err)))
     }
 
     /// The tally that ends the text.
     fn last_line(&self) -> &str {
         self.out.lines().last().unwrap_or_default()
     }
+}
+
+/// A document that `fixtures/schema` describes.
+fn described(doc: Value) -> Value {
+    let schema = fs::read(common::fixture("schema/gpu-check.schema.json")).unwrap();
+    let schema: Value = serde_json::from_slice(&schema).unwrap();
+    let validator = jsonschema::draft202012::new(&schema).unwrap();
+    let problems: Vec<String> =
+        validator.iter_errors(&doc).map(|e| format!("{}: {e}", e.instance_path())).collect();
+    assert!(problems.is_empty(), "{problems:#?}\n{doc:#}");
+    let mut more = doc.clone();
+    more["planted"] = 1.into();
+    assert!(!validator.is_valid(&more), "the schema admits any key");
+    doc
 }
 
 fn finish(command: &mut Command) -> Said {
@@ -101,8 +117,8 @@ fn without_a_gpu_every_stage_is_skipped_and_nothing_fails() {
     assert_eq!(lines.len(), 2, "{}", said.out);
     assert!(lines[0].starts_with("no GPU to check: no CUDA device"), "{}", said.out);
     assert_eq!(lines[1], "0 passed, 0 failed, 6 skipped");
-    let doc: Value =
-        serde_json::from_slice(&fs::read(out.join("gpu-check.json")).unwrap()).unwrap();
+    let doc = fs::read(out.join("gpu-check.json")).unwrap();
+    let doc = described(serde_json::from_slice(&doc).unwrap());
     assert_eq!((&doc["schema"], &doc["skipped"]), (&1.into(), &6.into()));
     let said = check(&["step", "facts", "step", "--json"], &none);
     assert_eq!((said.code, &said.json()["skipped"]), (Some(0), &2.into()));
@@ -122,7 +138,7 @@ fn facts_and_kernels_pass_and_are_counted() {
     assert!(said.last_line().ends_with(" 0 failed, 5 skipped"), "{}", said.last_line());
 
     let doc = check(&["facts", "kernels", "--json"], &[]).json();
-    assert_eq!((&doc["schema"], &doc["emulated"]), (&1.into(), &true.into()));
+    assert_eq!((&doc["schema"], &doc["device"]["emulated"]), (&1.into(), &true.into()));
     let tally: Vec<u64> =
         ["passed", "failed", "skipped"].iter().map(|key| doc[key].as_u64().unwrap()).collect();
     let cases = case(&doc, "exl3_gemm_mul1_k5/384x256/9");

@@ -261,11 +261,13 @@ fn finish(
         "schema": 1,
         "version": env!("CARGO_PKG_VERSION"),
         "date": date(),
-        "device": context.device.name,
-        "capability": [context.device.capability.0, context.device.capability.1],
-        "driver": context.device.driver,
-        "driver_module": facts::module_version(),
-        "emulated": context.emulated(),
+        "device": {
+            "name": context.device.name,
+            "capability": [context.device.capability.0, context.device.capability.1],
+            "cuda": context.device.driver,
+            "driver": facts::module_version(),
+            "emulated": context.emulated(),
+        },
         "passed": tally.passed, "failed": tally.failed, "skipped": tally.skipped,
         "stages": reports.iter().map(StageReport::json).collect::<Vec<_>>(),
     });

@@ -64,7 +64,8 @@ fn title(key: &str) -> (String, Option<&'static str>) {
 }
 
 fn cell(key: &str, value: Option<&Value>) -> String {
-    let Some(value) = value else { return "n/a".into() };
+    // What is no number, such as the distance of NaN, is null.
+    let Some(value) = value.filter(|value| !value.is_null()) else { return "n/a".into() };
     match (title(key).1, value) {
         (Some("us"), Value::Number(n)) => micros(n.as_f64().unwrap_or(f64::NAN)),
         (Some("gb_s"), Value::Number(n)) => {
