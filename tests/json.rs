@@ -203,7 +203,7 @@ fn emulated(arguments: &[&str]) -> String {
 #[test]
 fn documents_about_a_gpu_are_as_described() {
     let doc = check("gpu-check", &emulated(&["gpu-check", "facts"]));
-    assert_eq!((&doc["emulated"], &doc["failed"]), (&true.into(), &0.into()), "{doc:#}");
+    assert_eq!((&doc["device"]["emulated"], &doc["failed"]), (&true.into(), &0.into()), "{doc:#}");
     let doc = check("serve-check", &emulated(&["serve", "--demo", "--check", "--backend", "cuda"]));
     assert!(doc["memory"]["plan"]["weights_bytes"].as_u64().unwrap() > 0, "{doc:#}");
     let said = run(&["gpu-check", "facts", "--json", "--device", "4000"]);
@@ -222,7 +222,7 @@ fn strict(name: &str, at: &str, node: &Value) {
             assert!(text.len() > 3, "{name}{at}/{key} has no description");
             let measured = property["type"] == "number" || key.ends_with("_us");
             let units = ["µs", "second", "0 to 1", "logits", "confidence", "per ", "blocks"];
-            let named = units.iter().any(|unit| text.contains(unit));
+            let named = units.iter().chain(&["relative", "ratio"]).any(|unit| text.contains(unit));
             assert!(!measured || named, "{name}{at}/{key} has no unit: {text}");
         }
     }
