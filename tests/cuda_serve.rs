@@ -258,7 +258,8 @@ impl Rounds {
 #[test]
 fn a_fault_of_the_device_is_answered_internal_and_ends_the_process_with_70() {
     let folder = gpu::folder();
-    let variables = [("GPUSIM_FAULT", "4")];
+    // A STEP in one pass is one graph launch, so this is the second STEP's.
+    let variables = [("GPUSIM_FAULT", "2")];
     let mut command = serve(&folder, &variables, &["--backend", "cuda"]);
     let mut worker = Worker::launch(command.stderr(Stdio::piped()));
     let mut rounds = Rounds::new(&worker);
@@ -275,7 +276,7 @@ fn a_fault_of_the_device_is_answered_internal_and_ends_the_process_with_70() {
 #[test]
 fn an_error_that_passes_is_answered_internal_and_the_worker_goes_on() {
     let folder = gpu::folder();
-    let variables = [("GPUSIM_REFUSE", "cuGraphLaunch:4")];
+    let variables = [("GPUSIM_REFUSE", "cuGraphLaunch:2")];
     let mut command = serve(&folder, &variables, &["--backend", "cuda", "-q"]);
     let mut worker = Worker::launch(command.stderr(Stdio::piped()));
     let mut rounds = Rounds::new(&worker);

@@ -18,6 +18,12 @@ use dspark::drafter::{DraftBlocks, Drafter};
 use dspark::plan::RowBlock;
 use stage_rows::{Record, compare_step};
 
+/// Worked steps keep to closer limits than any batch: about four times what is seen here.
+fn limit(stage: Stage) -> f64 {
+    let seen = if stage == Stage::MoeOut { 4e-2 } else { 2e-2 };
+    rounding_limit(stage).min(seen)
+}
+
 /// One row of each block, in which two experts' scores nearly tie, may take the other one.
 #[test]
 fn every_stage_agrees_with_the_cpu_backend() {
@@ -35,8 +41,7 @@ fn every_stage_agrees_with_the_cpu_backend() {
         let mut cpu = cases::drafter(Precision::Bf16, Logits::F32);
         cases::run_observed(&mut cpu, &planned, &mut theirs);
         let rows = case.steps[0].entries[0].n_rows;
-        flips +=
-            compare_step(name, [ours.0, theirs.0], rows, &UNSEEN, rounding_limit, &mut largest);
+        flips += compare_step(name, [ours.0, theirs.0], rows, &UNSEEN, limit, &mut largest);
     }
     for (name, distance) in largest {
         println!("{name}: {distance:.1e}");

@@ -62,6 +62,18 @@ pub(super) struct Engine {
     pub(super) prune: bool,
 }
 
+/// What one launch of the whole forward pass covers: context rows, drafts over the windows then, or both.
+/// Sizes are buckets; how many there really are is in the uploaded piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Pass {
+    /// Groups of eight context rows.
+    pub(super) context: usize,
+    /// Drafts.
+    pub(super) drafts: usize,
+    /// Groups of eight head rows.
+    pub(super) head: usize,
+}
+
 /// Why a pass ended early.
 #[derive(Debug)]
 pub(super) enum Halt {
@@ -208,6 +220,34 @@ pub(super) struct Source {
 }
 
 impl Engine {
+    /// Launches a pass. `places` are those of its context rows and `head_rows` the number of its head rows, both
+    /// for the watch.
+    pub(super) fn pass(
+        &self,
+        pass: Pass,
+        places: &[usize],
+        head_rows: usize,
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Halt> {
+        if pass.context > 0 {
+            self.context(pass.context, places, watch)?;
+        }
+        if pass.drafts > 0 {
+            self.block(pass.drafts, watch)?;
+            self.head(pass.drafts, pass.head, head_rows, watch)?;
+        }
+        Ok(())
+    }
+
+    /// Launches a pass that nobody watches.
+    pub(super) fn unwatched(&self, pass: Pass) -> Result<(), DeviceError> {
+        match self.pass(pass, &[], 0, &mut Watch(None)) {
+            Err(Halt::Device(error)) => Err(error),
+            // Nobody watches, so nobody stops it.
+            Ok(()) | Err(Halt::Stopped) => Ok(()),
+        }
+    }
+
     /// Rotated inputs of a group into `buffers.rotated`.
     pub(super) fn rotate(
         &self,

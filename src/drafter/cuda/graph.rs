@@ -1,13 +1,14 @@
-//! Captured launches: one graph for every number of groups of context rows, and one for every number of
-//! drafts and of groups of head rows. Sizes within a bucket come from the uploaded pieces.
+//! Captured launches: one graph for every pass, so that a STEP in the common case launches once. Sizes within
+//! a bucket come from the uploaded piece.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUstreamCaptureMode};
 
 use super::device::{Device, DeviceError, Doing};
-use super::engine::{Engine, Halt, Watch};
+use super::engine::{Engine, Pass};
 use super::records::ROWS_MAX;
 
 /// An executable graph.
@@ -18,21 +19,16 @@ struct Graph {
 }
 
 impl Graph {
-    /// Captures what `body` launches.
-    fn capture(
-        engine: &Engine,
-        body: impl FnOnce() -> Result<(), Halt>,
-    ) -> Result<Self, DeviceError> {
+    /// Captures what a pass launches.
+    fn capture(engine: &Engine, pass: Pass) -> Result<Self, DeviceError> {
         let device = engine.device.clone();
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive and idle, and capturing ends below.
         unsafe { result::stream::begin_capture(device.stream(), mode) }.doing("begin a graph")?;
-        let launched = body();
+        let launched = engine.unwatched(pass);
         // SAFETY: begun above.
         let graph = unsafe { result::stream::end_capture(device.stream()) }.doing("end a graph");
-        if let Err(Halt::Device(error)) = launched {
-            return Err(error);
-        }
+        launched?;
         let graph = graph?;
         // SAFETY: the graph was captured just now.
         let exec = unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) };
@@ -65,47 +61,30 @@ impl Drop for Graph {
 }
 
 /// All graphs of an engine.
-pub(super) struct Graphs {
-    /// By groups of context rows, from 1.
-    context: Vec<Graph>,
-    /// By drafts and groups of head rows, from 1 each.
-    block: Vec<Vec<Graph>>,
-}
+pub(super) struct Graphs(HashMap<Pass, Graph>);
 
 impl Graphs {
-    /// Captures every graph. The uploaded pieces must name no rows, and every kernel must have run once:
-    /// drivers may load code at the first launch, which a capture refuses.
+    /// Captures every pass there can be. The uploaded piece must name no rows, and every kernel must have run
+    /// once: drivers may load code at the first launch, which a capture refuses.
     pub(super) fn capture(engine: &Engine) -> Result<Self, DeviceError> {
-        let context = (1..=ROWS_MAX / 8)
-            .map(|groups| Graph::capture(engine, || engine.context(groups, &[], &mut Watch(None))));
-        let block = (1..=engine.shape.drafts).map(|drafts| {
-            let groups = 1..=(drafts * engine.shape.block).div_ceil(8);
-            let graphs = groups.map(|groups| {
-                Graph::capture(engine, || {
-                    engine.block(drafts, &mut Watch(None))?;
-                    engine.head(drafts, groups, 0, &mut Watch(None))
-                })
-            });
-            graphs.collect()
+        let heads = |drafts: usize| 1..=(drafts * engine.shape.block).div_ceil(8);
+        let drafting = (1..=engine.shape.drafts)
+            .flat_map(|drafts| heads(drafts).map(move |head| (drafts, head)));
+        let passes = std::iter::once((0, 0)).chain(drafting).flat_map(|(drafts, head)| {
+            (0..=ROWS_MAX / 8).map(move |context| Pass { context, drafts, head })
         });
-        Ok(Self {
-            context: context.collect::<Result<_, _>>()?,
-            block: block.collect::<Result<_, _>>()?,
-        })
+        let work = passes.filter(|pass| pass.context + pass.drafts > 0);
+        let graphs = work.map(|pass| Ok((pass, Graph::capture(engine, pass)?)));
+        graphs.collect::<Result<_, _>>().map(Self)
     }
 
     /// Number of graphs.
     pub(super) fn len(&self) -> usize {
-        self.context.len() + self.block.iter().map(Vec::len).sum::<usize>()
+        self.0.len()
     }
 
-    /// Stores context rows.
-    pub(super) fn context(&self, groups: usize) -> Result<(), DeviceError> {
-        self.context[groups - 1].launch()
-    }
-
-    /// Drafts.
-    pub(super) fn block(&self, drafts: usize, groups: usize) -> Result<(), DeviceError> {
-        self.block[drafts - 1][groups - 1].launch()
+    /// Executes a pass.
+    pub(super) fn launch(&self, pass: Pass) -> Result<(), DeviceError> {
+        self.0[&pass].launch()
     }
 }

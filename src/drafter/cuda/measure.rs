@@ -10,7 +10,7 @@ use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUfunction_attribute};
 
 use super::device::{Device, DeviceError, DeviceFacts, DeviceMemory, Doing, probe};
-use super::engine::{Halt, Watch};
+use super::engine::{Halt, Pass, Watch};
 use super::kernels::{Function, Kernels};
 use super::records::ROWS_MAX;
 use super::{CudaDrafter, CudaError, MarkovCounters};
@@ -312,7 +312,7 @@ impl CudaDrafter {
     /// When the device fails.
     ///
     /// # Panics
-    /// If `plan` took more than one chunk of context rows or drafts.
+    /// If `plan` took not just one pass.
     pub fn relaunch(
         &mut self,
         plan: &StepPlan,
@@ -320,7 +320,8 @@ impl CudaDrafter {
     ) -> Result<Duration, DeviceError> {
         let rows: usize = plan.appends.iter().map(|append| append.rows.len()).sum();
         let (drafts, head_rows) = (plan.drafts.len(), plan.drafts.iter().map(|d| d.n_out).sum());
-        assert!(rows <= ROWS_MAX && drafts <= self.engine.shape.drafts, "a plan of one chunk");
+        let one = rows <= ROWS_MAX && drafts <= self.engine.shape.drafts && rows + drafts > 0;
+        assert!(one, "a plan of one pass");
         if let Some(flush) = flush {
             self.overwrite(flush)?;
         }
@@ -338,29 +339,10 @@ impl CudaDrafter {
         drafts: usize,
         head_rows: usize,
     ) -> Result<(), DeviceError> {
-        let (context, head) = (rows.div_ceil(8), head_rows.div_ceil(8));
-        let eager = || -> Result<(), Halt> {
-            if rows > 0 {
-                self.engine.context(context, &[], &mut Watch(None))?;
-            }
-            if drafts > 0 {
-                self.engine.block(drafts, &mut Watch(None))?;
-                self.engine.head(drafts, head, 0, &mut Watch(None))?;
-            }
-            Ok(())
-        };
+        let pass = Pass { context: rows.div_ceil(8), drafts, head: head_rows.div_ceil(8) };
         match &self.graphs {
-            Some(graphs) => {
-                if rows > 0 {
-                    graphs.context(context)?;
-                }
-                if drafts > 0 { graphs.block(drafts, head) } else { Ok(()) }
-            }
-            None => match eager() {
-                Err(Halt::Device(error)) => Err(error),
-                // Nobody watches, so nobody stops it.
-                Ok(()) | Err(Halt::Stopped) => Ok(()),
-            },
+            Some(graphs) => graphs.launch(pass),
+            None => self.engine.unwatched(pass),
         }
     }
 

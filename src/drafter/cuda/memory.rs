@@ -56,8 +56,8 @@ pub(super) struct Sizes {
 buffers! { s, sizes, layout;
     /// `[tap_rows, taps]` bf16
     taps = 2 * s.tap_rows * s.taps;
-    meta_context = 4 * layout.context_words();
-    meta_block = 4 * layout.block_words();
+    /// The piece of a pass
+    meta = 4 * layout.words();
     /// `LinearRecord`s
     table = 64 * sizes.layers;
     /// `JobRecord`s of the fixed groups

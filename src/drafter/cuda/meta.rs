@@ -1,23 +1,24 @@
 //! What changes from STEP to STEP, as kernels read it: counts, tokens, positions, places.
 //!
 //! Kernels take sizes from here and not from their launch, so that one captured graph serves every plan of
-//! its bucket. The numbers lie in page-locked memory, one piece a chunk of work, and are copied as a whole.
+//! its bucket. The numbers lie in page-locked memory, one piece a pass, and are copied as a whole: a part for the
+//! context rows, then a part for the drafts.
 
 use std::ops::Range;
 
 use super::records::ROWS_MAX;
 use super::shape::Shape;
 
-/// Where each list lies, in 32-bit words from the start of its piece.
+/// Where each list lies, in 32-bit words from the start of its part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MetaLayout {
     pairs: usize,
 }
 
-/// Words of the counts at the start of a piece.
+/// Words of the counts at the start of a part.
 const COUNTS: usize = 4;
 
-/// Addresses of the context piece on the device.
+/// Addresses of the context part on the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ContextMeta {
     /// One count: rows.
@@ -30,7 +31,7 @@ pub(super) struct ContextMeta {
     pub(super) angles: u64,
 }
 
-/// Addresses of the block piece on the device.
+/// Addresses of the block part on the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockMeta {
     /// One count: block rows.
@@ -58,17 +59,21 @@ impl MetaLayout {
         2 * ROWS_MAX * self.pairs
     }
 
-    /// Words of one context piece.
+    /// Words of a piece.
+    pub(super) fn words(&self) -> usize {
+        self.context_words() + self.block_words()
+    }
+
+    /// Words of its context part.
     pub(super) fn context_words(&self) -> usize {
         COUNTS + 2 * ROWS_MAX + self.angles()
     }
 
-    /// Words of one block piece.
-    pub(super) fn block_words(&self) -> usize {
+    fn block_words(&self) -> usize {
         COUNTS + 8 * ROWS_MAX + self.angles()
     }
 
-    /// Addresses of a context piece at `at`.
+    /// Addresses of the context part of a piece at `at`.
     pub(super) fn context(&self, at: u64) -> ContextMeta {
         let word = |words: usize| at + 4 * words as u64;
         ContextMeta {
@@ -79,8 +84,9 @@ impl MetaLayout {
         }
     }
 
-    /// Addresses of a block piece at `at`.
+    /// Addresses of the block part of a piece at `at`.
     pub(super) fn block(&self, at: u64) -> BlockMeta {
+        let at = at + 4 * self.context_words() as u64;
         let word = |words: usize| at + 4 * words as u64;
         BlockMeta {
             rows: at,
@@ -94,7 +100,7 @@ impl MetaLayout {
     }
 }
 
-/// Writes words into a piece of page-locked memory.
+/// Writes words into a part of a piece.
 pub(super) struct Writer<'a>(pub(super) &'a mut [u8]);
 
 impl Writer<'_> {
@@ -109,7 +115,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Sets the counts of a context piece.
+    /// Sets the counts of a context part.
     pub(super) fn context_counts(&mut self, rows: u32) {
         self.words(0, [rows, 0, 0, 0]);
     }
@@ -125,7 +131,7 @@ impl Writer<'_> {
         COUNTS + 2 * ROWS_MAX + 2 * layout.pairs * row
     }
 
-    /// Sets the counts of a block piece.
+    /// Sets the counts of a block part.
     pub(super) fn block_counts(&mut self, rows: u32, head_rows: u32) {
         self.words(0, [rows, head_rows, 0, 0]);
     }

@@ -40,7 +40,7 @@ pub use shape::UnsupportedShape;
 pub use single::LayerCheck;
 
 use self::device::{Device, DeviceMemory, Pinned};
-use self::engine::{Engine, Groups, Halt, Watch};
+use self::engine::{Engine, Groups, Halt, Pass, Watch};
 use self::graph::Graphs;
 use self::kernels::Kernels;
 use self::memory::{Buffers, RESERVE_BYTES, Sizes};
@@ -177,8 +177,8 @@ impl CudaDrafter {
         let buffers = Buffers::take(&shape, &sizes, &layout, &mut memory, options.fill)?;
         let (groups, jobs) = Groups::new(&shape, &placed, &buffers);
         let mut engine = Engine {
-            context_meta: layout.context(buffers.meta_context),
-            block_meta: layout.block(buffers.meta_block),
+            context_meta: layout.context(buffers.meta),
+            block_meta: layout.block(buffers.meta),
             round_logits,
             prune: options.prune,
             device: device.clone(),
@@ -260,14 +260,7 @@ impl CudaDrafter {
         let engine = &self.engine;
         self.staging.upload_nothing(engine)?;
         let drafts = engine.shape.drafts;
-        let all = || -> Result<(), Halt> {
-            engine.context(1, &[], &mut Watch(None))?;
-            engine.block(drafts, &mut Watch(None))?;
-            engine.head(drafts, 1, 0, &mut Watch(None))
-        };
-        if let Err(Halt::Device(error)) = all() {
-            return Err(error);
-        }
+        engine.unwatched(Pass { context: 1, drafts, head: 1 })?;
         engine.device.synchronize()?;
         if graphs {
             self.graphs = Some(Graphs::capture(engine)?);
@@ -281,8 +274,7 @@ impl CudaDrafter {
         let engine = &self.engine;
         self.staging.upload_nothing(engine)?;
         if let Some(graphs) = &self.graphs {
-            graphs.context(1)?;
-            graphs.block(1, 1)?;
+            graphs.launch(Pass { context: 1, drafts: 1, head: 1 })?;
         }
         engine.device.synchronize()
     }

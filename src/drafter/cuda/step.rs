@@ -1,13 +1,16 @@
 //! One STEP: pieces written, copied, launched, results read back.
 //!
-//! Page-locked memory holds the pieces of all chunks of the largest STEP, so nothing is allocated and no
-//! copy waits for staging. Context rows run in chunks of 32, drafts in chunks of as many as 32 rows hold;
-//! neither shows in the result.
+//! Context rows run in chunks of 32, drafts in chunks of as many as 32 rows hold; neither shows in the
+//! result. A pass takes a chunk of each: all context comes before any draft, so the last chunk of context rows
+//! shares its pass with the first of drafts, and in the common case one pass is the STEP: its rows and one
+//! piece go up, one graph is launched, one list of results comes back. Page-locked memory holds the pieces of
+//! all passes of the largest STEP, so nothing is allocated and no copy waits for staging.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::device::{DeviceError, Pinned};
-use super::engine::{Engine, Halt, Watch};
+use super::engine::{Engine, Halt, Pass, Watch};
 use super::graph::Graphs;
 use super::head::RESULT_LISTS;
 use super::meta::{MetaLayout, Writer, context_len, inverse_frequencies, place, ring_index};
@@ -18,7 +21,7 @@ use crate::plan::{Draft, RowBlock, StepPlan};
 
 /// Page-locked memory of a STEP and what its chunks are.
 pub(super) struct Staging {
-    /// Context pieces, then block pieces.
+    /// One piece a pass.
     pieces: Pinned,
     /// Results of every chunk of drafts.
     results: Pinned,
@@ -36,40 +39,57 @@ pub(super) struct Staging {
     pub(super) host: Duration,
 }
 
-/// Sizes of the pieces.
+/// Sizes of pieces and results, in bytes.
 struct Pieces {
+    /// The context part of a piece, and all of it.
     context: usize,
-    context_chunks: usize,
-    block: usize,
-    block_chunks: usize,
+    piece: usize,
+    /// Results of a chunk of drafts.
     results: usize,
+    /// Chunks of the largest STEP.
+    context_chunks: usize,
+    block_chunks: usize,
 }
 
 impl Pieces {
     fn new(s: &Shape, layout: &MetaLayout) -> Self {
         Self {
             context: 4 * layout.context_words(),
-            context_chunks: s.tap_rows.div_ceil(ROWS_MAX),
-            block: 4 * layout.block_words(),
-            block_chunks: s.slots.div_ceil(s.drafts),
+            piece: 4 * layout.words(),
             results: 4 * RESULT_LISTS * s.drafts * s.block,
+            context_chunks: s.tap_rows.div_ceil(ROWS_MAX),
+            block_chunks: s.slots.div_ceil(s.drafts),
         }
     }
 
-    /// Bytes of context piece `chunk`.
-    fn context(&self, chunk: usize) -> std::ops::Range<usize> {
-        chunk * self.context..(chunk + 1) * self.context
+    /// Bytes of the piece of `pass`.
+    fn piece(&self, pass: usize) -> Range<usize> {
+        pass * self.piece..(pass + 1) * self.piece
     }
 
-    /// Bytes of block piece `chunk`.
-    fn block(&self, chunk: usize) -> std::ops::Range<usize> {
-        let start = self.context_chunks * self.context + chunk * self.block;
-        start..start + self.block
+    /// Of these the context part.
+    fn context(&self, pass: usize) -> Range<usize> {
+        pass * self.piece..pass * self.piece + self.context
+    }
+
+    /// Of these the block part.
+    fn block(&self, pass: usize) -> Range<usize> {
+        pass * self.piece + self.context..(pass + 1) * self.piece
     }
 
     /// Bytes of the results of `chunk`.
-    fn results(&self, chunk: usize) -> std::ops::Range<usize> {
+    fn results(&self, chunk: usize) -> Range<usize> {
         chunk * self.results..(chunk + 1) * self.results
+    }
+
+    /// Bytes of all pieces.
+    fn all_pieces(&self) -> usize {
+        (self.context_chunks + self.block_chunks - 1) * self.piece
+    }
+
+    /// Bytes of all results.
+    fn all_results(&self) -> usize {
+        self.block_chunks * self.results
     }
 }
 
@@ -77,14 +97,14 @@ impl Staging {
     /// Page-locked bytes it takes.
     pub(super) fn bytes(shape: &Shape, layout: &MetaLayout) -> usize {
         let pieces = Pieces::new(shape, layout);
-        pieces.block(pieces.block_chunks).start + pieces.results(pieces.block_chunks).start
+        pieces.all_pieces() + pieces.all_results()
     }
 
     pub(super) fn new(engine: &Engine) -> Result<Self, DeviceError> {
         let pieces = Pieces::new(&engine.shape, &engine.layout);
         Ok(Self {
-            pieces: Pinned::new(&engine.device, pieces.block(pieces.block_chunks).start)?,
-            results: Pinned::new(&engine.device, pieces.results(pieces.block_chunks).start)?,
+            pieces: Pinned::new(&engine.device, pieces.all_pieces())?,
+            results: Pinned::new(&engine.device, pieces.all_results())?,
             inverse: inverse_frequencies(&engine.shape),
             context_rows: Vec::with_capacity(pieces.context_chunks),
             head_rows: Vec::with_capacity(pieces.block_chunks),
@@ -99,12 +119,11 @@ impl Staging {
         self.markov
     }
 
-    /// Puts pieces on the device that name no rows and consume no positions.
+    /// Puts a piece on the device that names no rows and consumes no positions.
     pub(super) fn upload_nothing(&mut self, engine: &Engine) -> Result<(), DeviceError> {
         let pieces = Pieces::new(&engine.shape, &engine.layout);
         self.pieces.bytes_mut().fill(0);
-        self.upload_context(engine, &pieces, 0)?;
-        self.upload_block(engine, &pieces, 0)?;
+        self.upload(engine, &pieces, 0)?;
         engine.device.synchronize()
     }
 
@@ -148,59 +167,46 @@ impl Staging {
             // caller gets the rows back.
             unsafe { engine.device.upload(engine.buffers.taps, rows.rows(used)) }?;
         }
-        for chunk in 0..self.context_rows.len() {
-            self.upload_context(engine, &pieces, chunk)?;
-            let groups = self.context_rows[chunk].div_ceil(8);
+        let mut drafts = plan.drafts.chunks(engine.shape.drafts).map(<[Draft]>::len);
+        let first = self.first_drafting();
+        for number in 0..self.context_rows.len().max(first + self.head_rows.len()) {
+            let context_rows = self.context_rows.get(number).copied().unwrap_or(0);
+            let chunk = number.checked_sub(first).filter(|&chunk| chunk < self.head_rows.len());
+            let head_rows = chunk.map_or(0, |chunk| self.head_rows[chunk]);
+            let pass = Pass {
+                context: context_rows.div_ceil(8),
+                drafts: chunk.and_then(|_| drafts.next()).unwrap_or(0),
+                head: head_rows.div_ceil(8),
+            };
+            self.upload(engine, &pieces, number)?;
             match graphs {
-                Some(graphs) => graphs.context(groups)?,
+                Some(graphs) => graphs.launch(pass)?,
                 None => {
-                    self.remember_places(engine, &pieces, chunk);
-                    engine.context(groups, &self.places, watch)?;
+                    self.remember_places(engine, &pieces, number, context_rows);
+                    engine.pass(pass, &self.places, head_rows, watch)?;
                 }
             }
-        }
-        let per_chunk = engine.shape.drafts;
-        for (chunk, drafts) in plan.drafts.chunks(per_chunk).enumerate() {
-            self.upload_block(engine, &pieces, chunk)?;
-            let head_rows = self.head_rows[chunk];
-            let groups = head_rows.div_ceil(8);
-            match graphs {
-                Some(graphs) => graphs.block(drafts.len(), groups)?,
-                None => {
-                    engine.block(drafts.len(), watch)?;
-                    engine.head(drafts.len(), groups, head_rows, watch)?;
-                }
+            if let Some(chunk) = chunk {
+                let results = &mut self.results.bytes_mut()[pieces.results(chunk)];
+                // SAFETY: the list is as long on both sides, and nobody reads it before `run` has waited.
+                unsafe { engine.device.download(results, engine.buffers.results) }?;
             }
-            let results = &mut self.results.bytes_mut()[pieces.results(chunk)];
-            // SAFETY: the list is as long on both sides, and nobody reads it before `run` has waited.
-            unsafe { engine.device.download(results, engine.buffers.results) }?;
         }
         Ok(())
     }
 
-    fn upload_context(
-        &self,
-        engine: &Engine,
-        pieces: &Pieces,
-        chunk: usize,
-    ) -> Result<(), DeviceError> {
-        let piece = &self.pieces.bytes()[pieces.context(chunk)];
+    /// The first pass that drafts: the last one with context rows.
+    fn first_drafting(&self) -> usize {
+        self.context_rows.len().saturating_sub(1)
+    }
+
+    fn upload(&self, engine: &Engine, pieces: &Pieces, pass: usize) -> Result<(), DeviceError> {
+        let piece = &self.pieces.bytes()[pieces.piece(pass)];
         // SAFETY: the piece has room; it is not written again before the stream has passed.
-        unsafe { engine.device.upload(engine.buffers.meta_context, piece) }
+        unsafe { engine.device.upload(engine.buffers.meta, piece) }
     }
 
-    fn upload_block(
-        &self,
-        engine: &Engine,
-        pieces: &Pieces,
-        chunk: usize,
-    ) -> Result<(), DeviceError> {
-        let piece = &self.pieces.bytes()[pieces.block(chunk)];
-        // SAFETY: as above.
-        unsafe { engine.device.upload(engine.buffers.meta_block, piece) }
-    }
-
-    /// Context pieces of the plan's appends.
+    /// Context parts of the plan's appends.
     fn write_context(&mut self, engine: &Engine, pieces: &Pieces, plan: &StepPlan) {
         let s = &engine.shape;
         let first = used_rows(plan).map_or(0, |used| used.start);
@@ -225,12 +231,13 @@ impl Staging {
         debug_assert!(count <= s.tap_rows, "more rows than a STEP may carry");
     }
 
-    /// Block pieces of the plan's drafts.
+    /// Block parts of the plan's drafts, once the context parts are written.
     fn write_blocks(&mut self, engine: &Engine, pieces: &Pieces, plan: &StepPlan) {
         let s = &engine.shape;
+        let first = self.first_drafting();
         self.head_rows.clear();
         for (chunk, drafts) in plan.drafts.chunks(s.drafts).enumerate() {
-            let mut piece = Writer(&mut self.pieces.bytes_mut()[pieces.block(chunk)]);
+            let mut piece = Writer(&mut self.pieces.bytes_mut()[pieces.block(first + chunk)]);
             let mut head_rows = 0;
             for (d, draft) in drafts.iter().enumerate() {
                 write_draft(
@@ -249,13 +256,13 @@ impl Staging {
         }
     }
 
-    /// Places of a chunk's rows, read back from its piece.
-    fn remember_places(&mut self, engine: &Engine, pieces: &Pieces, chunk: usize) {
+    /// Places of a pass's context rows, read back from its piece.
+    fn remember_places(&mut self, engine: &Engine, pieces: &Pieces, pass: usize, rows: usize) {
         let at = engine.layout.context(0).places;
         // An offset within one piece.
         let at = usize::try_from(at).expect("a small offset");
-        let piece = &self.pieces.bytes()[pieces.context(chunk)];
-        let words = piece[at..].as_chunks::<4>().0.iter().take(self.context_rows[chunk]);
+        let piece = &self.pieces.bytes()[pieces.context(pass)];
+        let words = piece[at..].as_chunks::<4>().0.iter().take(rows);
         self.places.clear();
         self.places.extend(words.map(|&w| u32::from_le_bytes(w) as usize));
     }
@@ -284,7 +291,7 @@ impl Staging {
     }
 }
 
-/// One draft of a block piece; its head rows start at `head_row`.
+/// One draft of a block part; its head rows start at `head_row`.
 fn write_draft(
     piece: &mut Writer<'_>,
     engine: &Engine,
@@ -313,7 +320,7 @@ fn write_draft(
 }
 
 /// The span of the row block that the plan stores.
-fn used_rows(plan: &StepPlan) -> Option<std::ops::Range<usize>> {
+fn used_rows(plan: &StepPlan) -> Option<Range<usize>> {
     let rows = plan.appends.iter().filter(|a| !a.rows.is_empty());
     let start = rows.clone().map(|a| a.rows.start).min()?;
     let end = rows.map(|a| a.rows.end).max()?;
