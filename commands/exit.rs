@@ -22,7 +22,7 @@ pub(crate) enum Code {
     Backend = 6,
     /// `serve`: drafting failed for good.
     Failed = 70,
-    /// Ended by SIGINT.
+    /// Ended by a signal.
     Interrupted = 130,
 }
 
@@ -74,6 +74,11 @@ impl Failure {
     /// A failure of this program's own wording.
     pub(crate) fn new(code: Code, message: impl fmt::Display) -> Self {
         Self { code, error: anyhow::anyhow!("{message}"), hints: Vec::new() }
+    }
+
+    /// What a program that a signal ends fails with.
+    pub(crate) fn interrupted(signal: &str) -> Self {
+        Self::new(Code::Interrupted, format!("ended by {signal}"))
     }
 
     /// Adds a line that says what to do.

@@ -18,6 +18,7 @@ mod rtt;
 mod serve;
 mod service;
 mod shadow_diff;
+mod signals;
 mod sockets;
 mod stats;
 mod top;

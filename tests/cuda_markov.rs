@@ -28,14 +28,7 @@ const HEAD: &str = "mtp.2.markov_head.head.weight";
 fn checkpoint(change: impl Fn(usize, &mut [f32]), tokens: &[u32]) -> Checkpoint {
     let tiny = cases::checkpoint();
     let kept = tiny.tensors.iter().map(|t| {
-        let dtype = match &t.dtype {
-            Dtype::Bf16 => safetensors::Dtype::BF16,
-            Dtype::F16 => safetensors::Dtype::F16,
-            Dtype::F32 => safetensors::Dtype::F32,
-            Dtype::I16 => safetensors::Dtype::I16,
-            Dtype::I32 => safetensors::Dtype::I32,
-            other => panic!("{other:?}"),
-        };
+        let dtype = cases::plain(&t.dtype);
         let mut data = t.data.to_vec();
         if t.name == HEAD {
             assert_eq!((&t.dtype, &t.shape), (&Dtype::F16, &vec![VOCAB, RANK]));

@@ -159,7 +159,7 @@ fn every_way_of_having_no_gpu_is_one_line_a_hint_and_exit_code_6() {
         (("GPUSIM_DEVICES", "0"), "no CUDA device", "nvidia-smi"),
         (("GPUSIM_DRIVER_VERSION", "11080"), "speaks CUDA 11.8, 12.0 is needed", "update"),
         (("GPUSIM_CC", "5.2"), "5.2", "--backend cpu"),
-        (("GPUSIM_MEM_MB", "64"), "too little GPU memory", "--backend cpu"),
+        (("GPUSIM_MEM_MB", "64"), "and 201 MB beside them for the driver; ", "--backend cpu"),
         (("GPUSIM_REFUSE", "cuDevicePrimaryCtxRetain:1"), "OUT_OF_MEMORY", "nvidia-smi"),
     ];
     for (variable, what, hint) in cases {

@@ -6,8 +6,8 @@ mod gpu;
 
 use std::path::Path;
 
-use common::fixture;
 use common::process::{Worker, dspark, run};
+use common::{copied_checkpoint, fixture};
 use serde_json::Value;
 
 /// Exit code and report of `dspark doctor --json` with these variables.
@@ -39,15 +39,6 @@ fn check(doc: &Value, name: &str) -> (String, String) {
 
 fn can_run(doc: &Value) -> Vec<&str> {
     doc["can_run"].as_array().unwrap().iter().map(|what| what.as_str().unwrap()).collect()
-}
-
-fn copied_checkpoint() -> tempfile::TempDir {
-    let copy = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir(fixture("tiny")).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
-    }
-    copy
 }
 
 fn text(path: &Path) -> &str {

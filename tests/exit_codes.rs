@@ -7,8 +7,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
-use common::fixture;
 use common::process::{Said, dspark, run};
+use common::{copied_checkpoint, fixture};
 use serde_json::Value;
 
 const ANY_PORT: [&str; 4] = ["--listen", "tcp://127.0.0.1:0", "--control", "off"];
@@ -16,16 +16,6 @@ const ANY_PORT: [&str; 4] = ["--listen", "tcp://127.0.0.1:0", "--control", "off"
 /// `dspark serve` on a free port with these arguments, which must not start a worker.
 fn serve(arguments: &[&str]) -> Said {
     run(&[&["serve"], &ANY_PORT[..], arguments].concat())
-}
-
-/// A copy of the small checkpoint that may be damaged.
-fn copied_checkpoint() -> tempfile::TempDir {
-    let copy = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir(fixture("tiny")).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
-    }
-    copy
 }
 
 fn path(path: &Path) -> &str {

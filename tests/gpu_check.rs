@@ -6,10 +6,11 @@ mod gpu;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::process::dspark;
 use dspark::checkpoint::Checkpoint;
@@ -259,22 +260,53 @@ shift 4
 exec "$@"
 "#;
 
+/// A folder with this script as compute-sanitizer, and a PATH that begins with it.
+fn sanitizer(script: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("compute-sanitizer");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    (folder, path)
+}
+
 #[test]
 fn sanitizers_run_where_they_are_and_what_they_find_fails() {
     let said = check(&["sanitizers"], &[("PATH", "/nowhere")]);
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     assert!(said.out.contains("compute-sanitizer is not on PATH"), "{}", said.out);
     assert_eq!(said.last_line(), "0 passed, 0 failed, 1 skipped");
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("compute-sanitizer");
-    fs::write(&program, SANITIZER).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let (_folder, path) = sanitizer(SANITIZER);
     let said = check(&["sanitizers"], &[("PATH", &path)]);
     assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
     assert!(said.out.contains("racecheck FAILED"), "{}", said.out);
     assert!(said.out.contains("========= Error: a race"), "{}", said.out);
     assert_eq!(said.last_line(), "3 passed, 1 failed, 0 skipped");
+}
+
+/// A stand-in that hangs in another program, which speaks up when it is left behind.
+const HANGING: &str = r#"#!/bin/sh
+(echo hanging >&2; sleep 20; echo late >&2) &
+wait
+"#;
+
+#[test]
+fn a_signal_ends_the_stage_in_hand_and_all_it_has_started() {
+    let (driver, (_folder, path)) = (gpu::folder(), sanitizer(HANGING));
+    let mut command = dspark(&["gpu-check", "sanitizers", "--quiet"]);
+    command.env("LD_LIBRARY_PATH", driver.path()).env("PATH", path).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "hanging\n");
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "INT", &id]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    // Ends when nobody is left who could write.
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "error: ended by SIGINT\n");
 }
 
 #[test]

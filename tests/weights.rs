@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use cases::Answer;
 use dspark::buffer::SharedBytes;
-use dspark::checkpoint::{Checkpoint, Dtype, TensorStore};
+use dspark::checkpoint::{Checkpoint, TensorStore};
 use dspark::drafter::cpu::{CpuDrafter, CpuOptions, Logits, Precision};
 use dspark::drafter::weights::{Linear, LoadReport, Problem, Weights};
 use safetensors::tensor::TensorView;
@@ -25,17 +25,9 @@ type Tensors = HashMap<String, Plain>;
 
 /// The tensors of the tiny checkpoint, to be tampered with.
 fn tensors() -> Tensors {
-    let dtype = |dtype: &Dtype| match dtype {
-        Dtype::Bf16 => safetensors::Dtype::BF16,
-        Dtype::F16 => safetensors::Dtype::F16,
-        Dtype::F32 => safetensors::Dtype::F32,
-        Dtype::I16 => safetensors::Dtype::I16,
-        Dtype::I32 => safetensors::Dtype::I32,
-        other => panic!("{other:?}"),
-    };
     let checkpoint = cases::checkpoint();
     let plain = |t: &dspark::checkpoint::Tensor| Plain {
-        dtype: dtype(&t.dtype),
+        dtype: cases::plain(&t.dtype),
         shape: t.shape.clone(),
         data: t.data.to_vec(),
     };

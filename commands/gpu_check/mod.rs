@@ -150,6 +150,7 @@ pub(crate) fn run(args: &GpuCheckArgs, output: &Output) -> Outcome {
         }
         return Ok(());
     }
+    child::end_by_signals().or_exit(Code::CheckFailed)?;
     let limit = |stage: Stage| args.limit.unwrap_or(stage.limit());
     let mut reports = Vec::new();
     for stage in stages {
@@ -160,6 +161,9 @@ pub(crate) fn run(args: &GpuCheckArgs, output: &Output) -> Outcome {
             Stage::Sanitizers => sanitizers::run(&context, limit(stage)),
             _ => elsewhere(stage, args, limit(stage))?,
         };
+        if let Some(signal) = child::interrupted() {
+            return Err(Failure::interrupted(signal));
+        }
         report.seconds = started.elapsed().as_secs_f64();
         if report.sections.is_empty() {
             // No case of it is asked for.
@@ -215,7 +219,7 @@ fn elsewhere(stage: Stage, args: &GpuCheckArgs, limit: Duration) -> Result<Stage
     command.arg(stage.to_string());
     let failed = |why: String| StageReport::only(stage, Case::new(stage.to_string()).failed(why));
     Ok(match child::run(&mut command, limit).or_exit(Code::CheckFailed)? {
-        Ended::TimedOut => failed(format!(
+        Ended::Killed => failed(format!(
             "not done in {} s; --limit gives it more time",
             limit.as_secs_f64().round()
         )),

@@ -80,7 +80,7 @@ fn judge(tool: &str, ended: std::io::Result<Ended>) -> Case {
                 text.lines().filter(|line| line.starts_with("=====")).take(LINES).collect();
             case.failed(format!("{status}; {}", said.join(" / ")))
         }
-        Ok(Ended::TimedOut) => case.failed("not done in time; --limit gives it more"),
+        Ok(Ended::Killed) => case.failed("not done in time; --limit gives it more"),
         Err(error) => case.failed(format!("cannot be started: {error}")),
     }
 }

@@ -210,8 +210,13 @@ fn rates(worker: &Worker, theme: Theme, panels: &mut Vec<Panel>) {
     row(3, "p50", p50, &|p| p.p50.map(|e| e.us));
     let p99 = cells(now.and_then(|p| p.p99), peaks.p99, "worker_us_p99");
     row(2, "p99", p99, &|p| p.p99.map(|e| e.us));
-    let sent = latency(doc, "recv_to_send_us", "received to sent");
-    panels.push(Panel::new(9, vec![Line::from(span(format!(" {sent}"), Tone::Label, theme))]));
+    // In the order in which a STEP goes through them.
+    for (rank, key, label) in
+        [(10, "receive_us", "receiving"), (9, "recv_to_send_us", "received to sent")]
+    {
+        let text = format!(" {}", latency(doc, key, &format!("{label:<16}")));
+        panels.push(Panel::new(rank, vec![Line::from(span(text, Tone::Label, theme))]));
+    }
 }
 
 fn rate(value: f64) -> String {
@@ -334,10 +339,8 @@ fn link(doc: &Value, theme: Theme) -> Line<'static> {
         let n = link[name].as_u64().map_or("n/a".to_owned(), count);
         text += &format!("  {name} {n}");
     }
-    let rtt = link["rtt_us"].as_f64().map_or("n/a".to_owned(), micros);
-    text += &format!("  rtt {rtt}");
     for (name, n) in link.as_object().into_iter().flatten() {
-        let n = n.as_u64().filter(|n| *n > 0 && name != "rtt_us");
+        let n = n.as_u64().filter(|n| *n > 0);
         if let Some(n) = n.filter(|_| !ALWAYS.contains(&name.as_str())) {
             text += &format!("  {name} {}", count(n));
         }

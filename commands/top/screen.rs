@@ -14,8 +14,6 @@ use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use serde_json::Value;
-use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::draw::draw;
 use super::feed;
@@ -24,6 +22,7 @@ use super::model::Model;
 use super::view::{View, Wish};
 use crate::exit::{Code, Failure, OrExit, Outcome};
 use crate::query::{Query, QueryError};
+use crate::signals;
 
 /// Longest time between two pictures: ages pass although nothing is heard.
 const TICK: Duration = Duration::from_millis(500);
@@ -113,7 +112,7 @@ pub(crate) fn run(mut model: Model, mut view: View, queries: Vec<Query>, cards: 
                 Event::Cards(cards) => model.cards = cards,
                 Event::Resized => {}
                 Event::Signal(name) => {
-                    return Err(Failure::new(Code::Interrupted, format!("ended by {name}")));
+                    return Err(Failure::interrupted(name));
                 }
                 Event::NoKeys(error) => return Err(no_terminal(error)),
                 Event::Key(key) => match view.key(key) {
@@ -171,30 +170,15 @@ fn start_keys(events: &Sender<Event>) -> io::Result<()> {
 
 /// Turns the signals that end a program into an event.
 fn start_signals(events: &Sender<Event>) -> io::Result<()> {
-    let runtime = Builder::new_current_thread().enable_io().build()?;
-    let inside = runtime.enter();
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    drop(inside);
     let events = events.clone();
-    let body = move || {
-        let name = runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => "SIGINT",
-                _ = terminate.recv() => "SIGTERM",
-                _ = hangup.recv() => "SIGHUP",
-            }
-        });
+    signals::first(move |name| {
         // Without a reader the program is ending anyway.
         let _ = events.send(Event::Signal(name));
         thread::sleep(GRACE);
         // The terminal takes no output, so that the picture is never finished.
         let _ = disable_raw_mode();
         std::process::exit(Code::Interrupted as i32);
-    };
-    thread::Builder::new().name("signals".into()).spawn(body)?;
-    Ok(())
+    })
 }
 
 /// Enters the terminal and panics elsewhere while it is ours.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 
-use dspark::checkpoint::Checkpoint;
+use dspark::checkpoint::{Checkpoint, Dtype};
 use dspark::drafter::cpu::{CpuDrafter, CpuOptions, Logits, Precision};
 use dspark::drafter::stage::StageObserver;
 use dspark::drafter::{DraftBlocks, Drafter};
@@ -18,6 +18,18 @@ use serde::Deserialize;
 mod pool;
 
 pub(crate) use pool::Pool;
+
+/// A dtype by its name in tensor files, to write tensors anew.
+pub(crate) fn plain(dtype: &Dtype) -> safetensors::Dtype {
+    match dtype {
+        Dtype::Bf16 => safetensors::Dtype::BF16,
+        Dtype::F16 => safetensors::Dtype::F16,
+        Dtype::F32 => safetensors::Dtype::F32,
+        Dtype::I16 => safetensors::Dtype::I16,
+        Dtype::I32 => safetensors::Dtype::I32,
+        other => panic!("{other:?}"),
+    }
+}
 
 /// Bytes of one tap row of the tiny checkpoint.
 pub(crate) const ROW_BYTES: usize = 3 * 256 * 2;

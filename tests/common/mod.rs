@@ -21,6 +21,16 @@ pub(crate) fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
 }
 
+/// A copy of the small checkpoint that may be damaged.
+pub(crate) fn copied_checkpoint() -> tempfile::TempDir {
+    let copy = tempfile::tempdir().expect("copy fixtures");
+    for entry in std::fs::read_dir(fixture("tiny")).expect("copy fixtures") {
+        let entry = entry.expect("copy fixtures");
+        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).expect("copy fixtures");
+    }
+    copy
+}
+
 /// Every JSON file of a fixture folder whose name starts with `prefix`, by name.
 pub(crate) fn json_files(folder: &str, prefix: &str) -> Vec<(String, Value)> {
     let mut files: Vec<_> = std::fs::read_dir(fixture(folder))

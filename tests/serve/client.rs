@@ -10,7 +10,8 @@ use dspark::protocol::step::StepMeta;
 use dspark::protocol::{
     AppHeader, EntryStatus, FrameStatus, HelloRequest, Op, ReqEntry, StepReply, StepWriter,
 };
-use dspark::transport::Endpoint;
+use dspark::transport::{Endpoint, Listener, Peers};
+use dspark::worker::serve::ServeOptions;
 use serde_json::Value;
 use zerocopy::IntoBytes;
 
@@ -27,6 +28,27 @@ pub(crate) fn hello_body() -> HelloRequest {
     let golden: Value = serde_json::from_slice(&golden).unwrap();
     let digest = |field: &str| digest_field(&golden, field);
     HelloRequest::new(&TINY, digest("drafter_identity"), digest("markov_identity"), "socket")
+}
+
+/// A listener on a free loopback port.
+pub(crate) fn any_port() -> Listener {
+    Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap()
+}
+
+/// How a worker in this process serves that identity: one drafting listener, one for control.
+pub(crate) fn serve_options() -> ServeOptions {
+    let hello = hello_body();
+    ServeOptions {
+        listeners: vec![any_port()],
+        control: Some(any_port()),
+        metrics: None,
+        peers: Peers::default(),
+        name: "here".into(),
+        checkpoint: "none".into(),
+        identities: [hello.drafter_identity, hello.markov_identity],
+        recorder: None,
+        keep_warm: None,
+    }
 }
 
 /// The HELLO message a demo worker accepts.

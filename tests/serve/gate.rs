@@ -8,11 +8,11 @@ use dspark::geometry::Geometry;
 use dspark::plan::{RowBlock, StepPlan};
 use dspark::protocol::step::{NEW_GEN, RESYNC};
 use dspark::protocol::{EntryStatus, FrameStatus};
-use dspark::transport::{Endpoint, Listener};
+use dspark::transport::Endpoint;
 use dspark::worker::serve::{Running, ServeError, ServeOptions, start};
 
 use crate::client::{
-    Client, TINY, backend_info, hello_body, hello_message, link, rows, step_message,
+    Client, TINY, any_port, backend_info, hello_message, link, rows, serve_options, step_message,
 };
 use crate::common::frames::{entry, new_owner};
 
@@ -68,19 +68,8 @@ impl Held {
     fn start(drafting: usize) -> Self {
         let (entered_sender, entered) = channel();
         let (then, then_receiver) = channel();
-        let listen = || Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let hello = hello_body();
-        let options = ServeOptions {
-            listeners: (0..drafting).map(|_| listen()).collect(),
-            control: Some(listen()),
-            metrics: None,
-            peers: dspark::transport::Peers::default(),
-            name: "held".into(),
-            checkpoint: "none".into(),
-            identities: [hello.drafter_identity, hello.markov_identity],
-            recorder: None,
-            keep_warm: None,
-        };
+        let listeners = (0..drafting).map(|_| any_port()).collect();
+        let options = ServeOptions { listeners, ..serve_options() };
         let gate = Gate { entered: entered_sender, then: then_receiver };
         let running = start(options, move || Ok(Box::new(gate) as Box<dyn Drafter>)).unwrap();
         Self { running, entered, then }

@@ -8,10 +8,10 @@ use dspark::drafter::{BackendInfo, DraftBlocks, DraftError, Drafter};
 use dspark::geometry::Geometry;
 use dspark::plan::{RowBlock, StepPlan};
 use dspark::protocol::EntryStatus;
-use dspark::transport::{Endpoint, Listener, Peers};
+use dspark::transport::Endpoint;
 use dspark::worker::serve::{Running, ServeOptions, start};
 
-use crate::client::{Client, TINY, backend_info, eventually, hello_body, rows};
+use crate::client::{Client, TINY, any_port, backend_info, eventually, rows, serve_options};
 use crate::common::frames::new_owner;
 use crate::common::http::get;
 use crate::common::process::run;
@@ -51,19 +51,7 @@ impl Drafter for Faulty {
 
 /// A worker in this process, with its drafting and control URLs and its metrics address.
 fn worker(drafter: &Faulty) -> (Running, Endpoint, String, String) {
-    let any = || Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let hello = hello_body();
-    let options = ServeOptions {
-        listeners: vec![any()],
-        control: Some(any()),
-        metrics: Some(any()),
-        peers: Peers::default(),
-        name: "faulty".into(),
-        checkpoint: "none".into(),
-        identities: [hello.drafter_identity, hello.markov_identity],
-        recorder: None,
-        keep_warm: None,
-    };
+    let options = ServeOptions { metrics: Some(any_port()), ..serve_options() };
     let drafter = drafter.clone();
     let running = start(options, move || Ok(Box::new(drafter) as Box<dyn Drafter>)).unwrap();
     let drafting = Endpoint::tcp(running.drafting[0]);

@@ -9,7 +9,7 @@ use super::shape::Shape;
 use super::upload::WeightsAt;
 
 /// Memory that must stay free beside the plan: the driver's own for modules and graphs.
-const RESERVE_BYTES: u64 = 192 << 20;
+pub(super) const RESERVE_BYTES: u64 = 192 << 20;
 
 macro_rules! buffers {
     ($shape:ident, $sizes:ident, $layout:ident; $($(#[$doc:meta])* $name:ident = $bytes:expr;)*) => {

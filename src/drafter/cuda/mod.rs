@@ -43,7 +43,7 @@ use self::device::{Device, DeviceMemory, Pinned};
 use self::engine::{Engine, Groups, Halt, Pass, Watch};
 use self::graph::Graphs;
 use self::kernels::Kernels;
-use self::memory::{Buffers, Sizes};
+use self::memory::{Buffers, RESERVE_BYTES, Sizes};
 use self::meta::MetaLayout;
 use self::resident::{ResidentAt, ResidentSize};
 use self::shape::Shape;
@@ -369,8 +369,10 @@ fn too_large(plan: &MemoryPlan) -> BackendUnavailable {
     let mb = |bytes: u64| bytes as f64 / 1e6;
     BackendUnavailable::new(
         format!(
-            "too little GPU memory: {:.0} MB are needed, {:.0} MB of {:.0} MB are free",
+            "too little GPU memory: {:.0} MB are needed, and {:.0} MB beside them for the driver; \
+             {:.0} MB of {:.0} MB are free",
             mb(plan.device()),
+            mb(RESERVE_BYTES),
             mb(plan.free),
             mb(plan.total)
         ),
