@@ -162,22 +162,9 @@ impl Writer<'_> {
     }
 
     /// Sets cosine and sine pairs from word `at` on.
-    pub(super) fn angles(&mut self, at: usize, inverse: &[f32], pos: i64) {
-        // Clamped positions are below 2^32; to f32 they round as the public tables do.
-        let pos = pos as f32;
-        for (i, inverse) in inverse.iter().enumerate() {
-            let (sin, cos) = f64::from(pos * inverse).sin_cos();
-            self.word(at + 2 * i, (cos as f32).to_bits());
-            self.word(at + 2 * i + 1, (sin as f32).to_bits());
-        }
+    pub(super) fn angles(&mut self, at: usize, angles: &[u8]) {
+        self.0[4 * at..4 * at + angles.len()].copy_from_slice(angles);
     }
-}
-
-/// Frequencies of the rotary pairs, as the CPU backend computes them.
-pub(super) fn inverse_frequencies(shape: &Shape) -> Vec<f32> {
-    let pairs = shape.pairs();
-    let power = |i: usize| shape.rope_theta.powf(i as f64 / pairs as f64) as f32;
-    (0..pairs).map(|i| 1.0 / power(i)).collect()
 }
 
 /// Row of a window store for position `pos` of `slot`.

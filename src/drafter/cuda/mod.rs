@@ -7,6 +7,7 @@
 //! copies and graph launches. Only machine code of the driver is trusted with memory; `unsafe` stays in this
 //! folder.
 
+mod angles;
 mod block;
 pub mod cases;
 mod context;

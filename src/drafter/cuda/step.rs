@@ -9,11 +9,12 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use super::angles::Angles;
 use super::device::{DeviceError, Pinned};
 use super::engine::{Engine, Halt, Pass, Watch};
 use super::graph::Graphs;
 use super::head::RESULT_LISTS;
-use super::meta::{MetaLayout, Writer, context_len, inverse_frequencies, place, ring_index};
+use super::meta::{MetaLayout, Writer, context_len, place, ring_index};
 use super::records::{ROWS_MAX, word};
 use super::shape::Shape;
 use crate::drafter::{DraftBlocks, MarkovCounters};
@@ -25,8 +26,7 @@ pub(super) struct Staging {
     pieces: Pinned,
     /// Results of every chunk of drafts.
     results: Pinned,
-    /// Rotary frequencies.
-    inverse: Vec<f32>,
+    angles: Angles,
     /// Rows of each context chunk of the STEP in hand.
     context_rows: Vec<usize>,
     /// Head rows of each chunk of drafts.
@@ -105,7 +105,7 @@ impl Staging {
         Ok(Self {
             pieces: Pinned::new(&engine.device, pieces.all_pieces())?,
             results: Pinned::new(&engine.device, pieces.all_results())?,
-            inverse: inverse_frequencies(&engine.shape),
+            angles: Angles::new(&engine.shape),
             context_rows: Vec::with_capacity(pieces.context_chunks),
             head_rows: Vec::with_capacity(pieces.block_chunks),
             places: Vec::with_capacity(ROWS_MAX),
@@ -225,7 +225,7 @@ impl Staging {
             piece.context_counts(word(at + 1));
             piece.context_row(at, word(row - first), word(place(s, slot, pos)));
             let pos = pos.min(plan.max_model_len - 1);
-            piece.angles(Writer::context_angles(&engine.layout, at), &self.inverse, pos);
+            piece.angles(Writer::context_angles(&engine.layout, at), self.angles.at(slot, pos));
             count = i + 1;
         }
         debug_assert!(count <= s.tap_rows, "more rows than a STEP may carry");
@@ -243,7 +243,7 @@ impl Staging {
                 write_draft(
                     &mut piece,
                     engine,
-                    &self.inverse,
+                    &mut self.angles,
                     d,
                     draft,
                     plan.max_model_len,
@@ -295,7 +295,7 @@ impl Staging {
 fn write_draft(
     piece: &mut Writer<'_>,
     engine: &Engine,
-    inverse: &[f32],
+    angles: &mut Angles,
     d: usize,
     draft: &Draft,
     max_model_len: i64,
@@ -312,7 +312,7 @@ fn write_draft(
         piece.block_token(row, if j == 0 { draft.anchor_token } else { s.noise_token });
         // N is at most 32; positions reach the end of i64.
         let pos = draft.anchor_pos.saturating_add(j as i64).min(max_model_len - 1);
-        piece.angles(Writer::block_angles(&engine.layout, row), inverse, pos);
+        piece.angles(Writer::block_angles(&engine.layout, row), angles.at(draft.slot, pos));
         if j < draft.n_out {
             piece.head_source(head_row + j, word(row));
         }
