@@ -43,6 +43,10 @@ pub(super) enum Ended {
 
 /// Runs `command` for at most `limit`. Its stderr is this process's.
 pub(super) fn run(command: &mut Command, limit: Duration) -> io::Result<Ended> {
+    // Nothing is begun after a signal: a stage may have several children.
+    if interrupted().is_some() {
+        return Ok(Ended::Killed);
+    }
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
     let mut child = command.spawn()?;
