@@ -322,7 +322,7 @@ fn acceptance_lately_is_of_the_last_half_minute() {
     assert!(lately.rounds > 0 && lately.verified() > lately.accepted());
 }
 
-/// The two halves of a test that needs a process of its own, in a pseudo-terminal.
+/// A panic ends the process, so the test runs itself once more as a program of its own.
 mod panics {
     use std::io::Read;
 
@@ -330,21 +330,22 @@ mod panics {
 
     use super::super::screen;
 
-    const INSIDE: &str = "top::tests::panics::inside";
-
-    #[test]
-    #[ignore = "run by the test below, in a terminal"]
-    fn inside() {
-        screen::panic_on_another_thread();
-    }
+    const NAME: &str = "top::tests::panics::a_panic_leaves_the_terminal_as_it_was_and_is_printed";
+    /// Set for the run in the terminal.
+    const INSIDE: &str = "TEST_INSIDE_TERMINAL";
 
     #[test]
     fn a_panic_leaves_the_terminal_as_it_was_and_is_printed() {
+        if std::env::var_os(INSIDE).is_some() {
+            screen::panic_on_another_thread();
+            return;
+        }
         let size = PtySize { rows: 24, cols: 80, ..PtySize::default() };
         let pair = native_pty_system().openpty(size).unwrap();
         let before = pair.master.get_termios().unwrap();
         let mut command = CommandBuilder::new(std::env::current_exe().unwrap());
-        command.args(["--exact", INSIDE, "--ignored", "--nocapture"]);
+        command.args(["--exact", NAME, "--nocapture"]);
+        command.env(INSIDE, "1");
         command.env("TERM", "xterm-256color");
         let mut reader = pair.master.try_clone_reader().unwrap();
         let mut child = pair.slave.spawn_command(command).unwrap();
