@@ -145,7 +145,7 @@ fn facts_and_kernels_pass_and_are_counted() {
     let cases = case(&doc, "exl3_gemm_mul1_k5/384x256/9");
     assert!(cases["figures"]["difference"].as_f64().unwrap() < 1e-5);
     assert_eq!(format!("{} passed, 0 failed, 6 skipped", tally[0]), said.last_line());
-    assert_eq!(case(&doc, "rms_norm")["figures"]["local_bytes"], 0);
+    assert_eq!(case(&doc, "norm_rotate")["figures"]["local_bytes"], 0);
     assert_eq!(case(&doc, "image")["figures"]["value"], "compute_80");
 }
 
