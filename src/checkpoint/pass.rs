@@ -213,12 +213,12 @@ mod tests {
     use super::*;
 
     /// What arrived: source, offset, bytes.
-    type Arrived = Mutex<Vec<(usize, u64, Vec<u8>)>>;
+    type Arrived = Vec<(usize, u64, Vec<u8>)>;
 
     /// Keeps what it is given, and may fail or panic at its n-th piece.
     struct Keeper<'a> {
         room: Vec<u8>,
-        arrived: &'a Arrived,
+        arrived: &'a Mutex<Arrived>,
         left: &'a AtomicUsize,
         trouble: Option<(usize, bool)>,
         pieces: usize,
@@ -290,8 +290,8 @@ mod tests {
         (readers, chunk): (usize, usize),
         trouble: Option<(usize, bool)>,
         progress: &dyn Progress,
-    ) -> (Result<Vec<Outcome>, &'static str>, Vec<(usize, u64, Vec<u8>)>) {
-        let (arrived, left) = (Arrived::default(), AtomicUsize::new(0));
+    ) -> (Result<Vec<Outcome>, &'static str>, Arrived) {
+        let (arrived, left) = (Mutex::<Arrived>::default(), AtomicUsize::new(0));
         let lane = || {
             let (arrived, left) = (&arrived, &left);
             Ok(Keeper { room: vec![0; chunk], arrived, left, trouble, pieces: 0 })

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
-use super::device::{Device, DeviceError, Doing, Pinned};
+use super::device::{Device, DeviceError, Doing};
+use super::pinned::Pinned;
 
 /// Host memory and the stream of the copies from it.
 pub(super) struct Chunk {

@@ -23,7 +23,10 @@ pub mod measure;
 mod memory;
 mod meta;
 pub mod pack;
+mod pieces;
+mod pinned;
 mod placement;
+mod products;
 mod records;
 mod resident;
 mod shape;
@@ -42,7 +45,7 @@ pub use memory::MemoryPlan;
 pub use shape::UnsupportedShape;
 pub use single::LayerCheck;
 
-use self::device::{Device, DeviceMemory, Pinned};
+use self::device::{Device, DeviceMemory};
 use self::engine::{Engine, Groups, Halt, Pass, Watch};
 use self::graph::Graphs;
 use self::kernels::Kernels;
@@ -57,7 +60,7 @@ use super::cpu::Logits;
 use super::stage::StageObserver;
 use super::weights::{LoadReport, Weights, WeightsError};
 use super::{BackendInfo, DraftBlocks, DraftError, Drafter, MarkovCounters};
-use crate::buffer::{FrameBuffer, FrameMemory};
+use crate::buffer::FrameBuffer;
 use crate::checkpoint::{Checkpoint, CheckpointError, Unverified};
 use crate::geometry::{Geometry, GeometryError};
 use crate::plan::{RowBlock, StepPlan};
@@ -213,8 +216,8 @@ impl CudaDrafter {
         let buffers = Buffers::take(&shape, &sizes, &layout, &mut memory, options.fill)?;
         let (groups, jobs) = Groups::new(&shape, &placed, &buffers);
         let mut engine = Engine {
-            context_meta: layout.context(buffers.meta),
-            block_meta: layout.block(buffers.meta),
+            context_meta: layout.context(buffers.meta(&shape)),
+            block_meta: layout.block(buffers.meta(&shape)),
             round_logits,
             prune: options.prune,
             device: device.clone(),
@@ -296,7 +299,7 @@ impl CudaDrafter {
         let engine = &self.engine;
         self.staging.upload_nothing(engine)?;
         let drafts = engine.shape.drafts;
-        engine.unwatched(Pass { context: 1, drafts, head: 1 })?;
+        engine.unwatched(Pass { context: 8, drafts, head: 1 })?;
         engine.device.synchronize()?;
         if graphs {
             self.graphs = Some(Graphs::capture(engine)?);
@@ -310,7 +313,7 @@ impl CudaDrafter {
         let engine = &self.engine;
         self.staging.upload_nothing(engine)?;
         if let Some(graphs) = &self.graphs {
-            graphs.launch(Pass { context: 1, drafts: 1, head: 1 })?;
+            graphs.launch(Pass { context: 8, drafts: 1, head: 1 })?;
         }
         engine.device.synchronize()
     }
@@ -352,10 +355,7 @@ impl Drafter for CudaDrafter {
     }
 
     fn frame_buffer(&self, bytes: usize) -> Result<FrameBuffer, DraftError> {
-        let room = FrameBuffer::memory_for(bytes);
-        let pinned = Pinned::new(&self.engine.device, room);
-        let pinned = pinned.map_err(|error| DraftError::Backend(error.to_string()))?;
-        Ok(FrameBuffer::in_memory(bytes, Box::new(pinned))?)
+        self.staging.frame_buffer(&self.engine, bytes)
     }
 
     fn step(
@@ -371,16 +371,6 @@ impl Drafter for CudaDrafter {
             Ok(()) | Err(Halt::Stopped) => Ok(()),
             Err(Halt::Device(error)) => Err(self.failure(error)),
         }
-    }
-}
-
-impl FrameMemory for Pinned {
-    fn bytes(&self) -> &[u8] {
-        Pinned::bytes(self)
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        Pinned::bytes_mut(self)
     }
 }
 
