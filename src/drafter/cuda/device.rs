@@ -1,7 +1,8 @@
 //! One CUDA device: found without a panic, its memory, its one stream, and what its errors mean.
 //!
 //! Everything goes through the driver library, which is looked for when the backend is asked for; a host
-//! without it runs every other command. All work of a process is on one stream, so order needs no events.
+//! without it runs every other command. All work of a process but the copies of a load is on one stream, so
+//! order needs no events.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -144,7 +145,7 @@ fn probe_present(ordinal: u32) -> Result<DeviceFacts, BackendUnavailable> {
     facts().map_err(|e| no_device(e.to_string()))
 }
 
-/// The context of a device and the one stream of this process.
+/// The context of a device and the one stream of all work but a load's copies.
 pub(super) struct Device {
     pub(super) facts: DeviceFacts,
     device: sys::CUdevice,
@@ -272,8 +273,8 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         let _ = self.device.bind();
-        // Work in flight may still read what is freed.
-        let _ = self.device.synchronize();
+        // Work in flight, on whatever stream, may still touch what is freed.
+        let _ = result::ctx::synchronize();
         for at in self.allocations.drain(..) {
             // SAFETY: taken in `take`, freed nowhere else.
             let _ = unsafe { result::free_sync(at) };

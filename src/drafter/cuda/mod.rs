@@ -10,6 +10,7 @@
 mod angles;
 mod block;
 pub mod cases;
+mod chunk;
 mod context;
 mod device;
 mod engine;
@@ -24,6 +25,7 @@ mod meta;
 pub mod pack;
 mod pieces;
 mod pinned;
+mod placement;
 mod products;
 mod records;
 mod resident;
@@ -49,16 +51,17 @@ use self::graph::Graphs;
 use self::kernels::Kernels;
 use self::memory::{Buffers, RESERVE_BYTES, Sizes};
 use self::meta::MetaLayout;
+use self::placement::{CHUNK_BYTES, Origins, Placement};
 use self::resident::{ResidentAt, ResidentSize};
 use self::shape::Shape;
 use self::step::Staging;
-use self::upload::{Counter, Uploader, place, supported};
+use self::upload::{Counter, place, supported};
 use super::cpu::Logits;
 use super::stage::StageObserver;
 use super::weights::{LoadReport, Weights, WeightsError};
 use super::{BackendInfo, DraftBlocks, DraftError, Drafter, MarkovCounters};
 use crate::buffer::FrameBuffer;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, CheckpointError, Unverified};
 use crate::geometry::{Geometry, GeometryError};
 use crate::plan::{RowBlock, StepPlan};
 
@@ -85,6 +88,8 @@ pub struct CudaOptions {
     pub fill: u8,
     /// Whether the driver compiles the kernels itself, also where there is machine code for the device.
     pub ptx: bool,
+    /// Bytes at most that a load reads at once from a file. The same bits whatever it is.
+    pub chunk_bytes: usize,
 }
 
 impl Default for CudaOptions {
@@ -99,6 +104,7 @@ impl Default for CudaOptions {
             markov_bytes: MARKOV_BYTES,
             fill: 0,
             ptx: false,
+            chunk_bytes: CHUNK_BYTES,
         }
     }
 }
@@ -115,6 +121,9 @@ pub enum CudaError {
     /// The tensors are not the drafter's.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// Files are not what the receipt says, or could not be read.
+    #[error(transparent)]
+    Files(#[from] CheckpointError),
     /// A config the kernels are not written for.
     #[error(transparent)]
     Shape(#[from] UnsupportedShape),
@@ -141,11 +150,34 @@ pub struct CudaDrafter {
 
 impl CudaDrafter {
     /// Loads weights and kernels, takes all memory, captures the graphs. Nothing is taken on the device if
-    /// it would not fit.
+    /// it would not fit. The weights come from where `checkpoint` has them in memory.
     ///
     /// # Errors
     /// [`CudaError`]; nothing stays behind.
     pub fn new(checkpoint: &Checkpoint, options: CudaOptions) -> Result<Self, CudaError> {
+        Self::build(checkpoint, None, options)
+    }
+
+    /// As [`new`](Self::new), for a checkpoint whose `files` are still to be verified: each is read once, by
+    /// one of several readers that hashes it and uploads what belongs on the device. They are verified when this
+    /// returns a drafter.
+    ///
+    /// # Errors
+    /// [`CudaError`]; nothing stays behind. [`CudaError::Files`] says that a file is not what the receipt says;
+    /// any other error says nothing about that.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        files: &Unverified,
+        options: CudaOptions,
+    ) -> Result<Self, CudaError> {
+        Self::build(checkpoint, Some(files), options)
+    }
+
+    fn build(
+        checkpoint: &Checkpoint,
+        files: Option<&Unverified>,
+        options: CudaOptions,
+    ) -> Result<Self, CudaError> {
         let started = Instant::now();
         let config = &checkpoint.config;
         let geometry = config.geometry(options.max_slots)?;
@@ -176,8 +208,11 @@ impl CudaDrafter {
             return Err(too_large(&plan).into());
         }
         let mut memory = DeviceMemory::new(device.clone());
-        let mut uploader = Uploader::new(&device, &mut memory, counter.bytes);
-        let placed = place(&weights, &shape, &mut uploader)?;
+        let origins = Origins::of(checkpoint, files);
+        let mut placement = Placement::new(&mut memory, counter.bytes, &origins);
+        let placed = place(&weights, &shape, &mut placement)?;
+        placement.done().upload(&device, options.chunk_bytes)?;
+        placed.write_norms(&weights, &device)?;
         let buffers = Buffers::take(&shape, &sizes, &layout, &mut memory, options.fill)?;
         let (groups, jobs) = Groups::new(&shape, &placed, &buffers);
         let mut engine = Engine {

@@ -8,9 +8,9 @@ use super::CudaError;
 use super::device::{Device, DeviceError, DeviceMemory, probe};
 use super::kernels::{Arg, Kernels};
 use super::linears::{Group, LinearTable, Member, check, jobs};
+use super::placement::{CHUNK_BYTES, Origins, Placement};
 use super::products::Product;
 use super::records::{WIDE_ROWS, word};
-use super::upload::Uploader;
 use crate::drafter::weights::Linear;
 use crate::exl3::Exl3Linear;
 
@@ -64,8 +64,10 @@ impl LayerCheck {
         check("layer", &linear)?;
         let mut memory = DeviceMemory::new(self.device.clone());
         let mut table = LinearTable::default();
-        let mut uploader = Uploader::new(&self.device, &mut memory, 0);
-        let index = table.add(&linear, 1, &mut uploader)?;
+        let origins = Origins::memory([layer.packed().trellis]);
+        let mut placement = Placement::new(&mut memory, 0, &origins);
+        let index = table.add(&linear, 1, &mut placement)?;
+        placement.done().upload(&self.device, CHUNK_BYTES)?;
         let y = memory.take(4 * WIDE_ROWS * outputs, fill)?;
         let member = Member { layer: index, x_col: 0, y, y_pitch: outputs };
         let jobs = jobs(&table, &[member], WIDE_ROWS);
