@@ -1,7 +1,7 @@
 // Output side of EXL3 layers: partial sums added in split order, rotated, scaled, and stored in the form the
 // next step reads.
 //
-//   part  f32 [splits, pitch, out] a job (exl3_gemm.cu)
+//   part  f32 [splits, pitch, out] a job (exl3_product.cuh)
 //
 // grid   (out / 512 rounded up, rows, jobs), larger allowed
 // block  128: a warp for 128 columns of one row, four a lane
@@ -10,19 +10,27 @@
 #include "exl3.cuh"
 #include "hyper.cuh"
 
+// The four outputs of a lane, in f32, and the column `at` of the first. False where the launch has no work.
+DEV bool finish(const Linear* linears, const Job& job, const u32* rows, const float* part, u32& at, float (&v)[4]) {
+  const u32 row = blockIdx.y, column = (4u * blockIdx.x + (threadIdx.x >> 5)) * 128u;
+  if (row >= rows_of(job, rows)) return false;
+  const Linear linear = linears[job.linear];
+  if (column >= linear.out) return false;
+  finish128(linear, job, row, column, part, v);
+  at = column + 4u * (threadIdx.x & 31u);
+  return true;
+}
+
 // y bf16 [rows, y_pitch]. With `angles` (f32 [rows, rotary / 2, 2]) the last `rotary` of every `head_dim`
 // columns are turned forward after the rounding and rounded again: drafter/cpu/rope.rs, Angles::rotate.
 KERNEL(128) exl3_finish_bf16(const Linear* linears, const Job* jobs, const u32* rows, const float* part,
                              const float2* angles, u32 head_dim, u32 rotary) {
   const Job job = jobs[blockIdx.z];
-  const u32 row = blockIdx.y, column = (4u * blockIdx.x + (threadIdx.x >> 5)) * 128u;
-  if (row >= rows_of(job, rows)) return;
-  const Linear linear = linears[job.linear];
-  if (column >= linear.out) return;
+  const u32 row = blockIdx.y;
+  u32 at;
   float v[4];
-  finish128(linear, job, row, column, part, v);
+  if (!finish(linears, job, rows, part, at, v)) return;
   u16 y[4] = {bf16_of(v[0]), bf16_of(v[1]), bf16_of(v[2]), bf16_of(v[3])};
-  const u32 at = column + 4u * (threadIdx.x & 31u);
   if (angles) {
     const u32 dim = at % head_dim, tail = head_dim - rotary;
     if (dim >= tail) {
@@ -44,14 +52,11 @@ KERNEL(128) exl3_finish_bf16(const Linear* linears, const Job* jobs, const u32* 
 KERNEL(128) exl3_finish_post(const Linear* linears, const Job* jobs, const u32* rows, const float* part, u16* x,
                              const float* post, const float* comb) {
   const Job job = jobs[blockIdx.z];
-  const u32 row = blockIdx.y, column = (4u * blockIdx.x + (threadIdx.x >> 5)) * 128u;
-  if (row >= rows_of(job, rows)) return;
-  const Linear linear = linears[job.linear];
-  if (column >= linear.out) return;
+  const u32 row = blockIdx.y;
+  u32 at;
   float v[4];
-  finish128(linear, job, row, column, part, v);
+  if (!finish(linears, job, rows, part, at, v)) return;
   const uint2 y = make_uint2(pack16(bf16_of(v[0]), bf16_of(v[1])), pack16(bf16_of(v[2]), bf16_of(v[3])));
-  const u32 at = column + 4u * (threadIdx.x & 31u);
   *(uint2*)((u16*)job.y + (u64)row * job.y_pitch + at) = y;
   write_back(x + (u64)row * STREAMS * job.y_pitch + at, job.y_pitch, y, post + row * STREAMS, comb + row * 16u);
 }
@@ -61,31 +66,26 @@ KERNEL(128) exl3_finish_post(const Linear* linears, const Job* jobs, const u32* 
 KERNEL(128) exl3_finish_rotate(const Linear* linears, const Job* jobs, const Job* second, const u32* rows,
                                const float* part, u16* xh) {
   const Job job = jobs[blockIdx.z];
-  const u32 row = blockIdx.y, column = (4u * blockIdx.x + (threadIdx.x >> 5)) * 128u;
-  if (row >= rows_of(job, rows)) return;
-  const Linear linear = linears[job.linear];
-  if (column >= linear.out) return;
+  const u32 row = blockIdx.y;
+  u32 at;
   float v[4];
-  finish128(linear, job, row, column, part, v);
+  if (!finish(linears, job, rows, part, at, v)) return;
 #pragma unroll
   for (u32 i = 0; i < 4; i++) v[i] = round_bf16(v[i]);
   const Job to = *second;
   const Linear& next = linears[to.linear];
-  const u32 at = blockIdx.z * linear.out + column + 4u * (threadIdx.x & 31u);
-  *(uint2*)(xh + (u64)(to.row0 + row) * next.in + at) = rotate_input(v, next.suh + at);
+  const u32 column = blockIdx.z * linears[job.linear].out + at;
+  *(uint2*)(xh + (u64)(to.row0 + row) * next.in + column) = rotate_input(v, next.suh + column);
 }
 
-// y f32 [rows, y_pitch], not rounded.
+// y f32 [rows, y_pitch], not rounded: for checks of single layers.
 KERNEL(128) exl3_finish_f32(const Linear* linears, const Job* jobs, const u32* rows, const float* part) {
   const Job job = jobs[blockIdx.z];
-  const u32 row = blockIdx.y, column = (4u * blockIdx.x + (threadIdx.x >> 5)) * 128u;
-  if (row >= rows_of(job, rows)) return;
-  const Linear linear = linears[job.linear];
-  if (column >= linear.out) return;
+  const u32 row = blockIdx.y;
+  u32 at;
   float v[4];
-  finish128(linear, job, row, column, part, v);
-  float* y = (float*)job.y + (u64)row * job.y_pitch + column + 4u * (threadIdx.x & 31u);
-  *(float4*)y = make_float4(v[0], v[1], v[2], v[3]);
+  if (!finish(linears, job, rows, part, at, v)) return;
+  *(float4*)((float*)job.y + (u64)row * job.y_pitch + at) = make_float4(v[0], v[1], v[2], v[3]);
 }
 
 // Base logits: y f32 [rows, y_pitch], rounded to bf16 if `round`; best u32 [rows, out / 128]: where the
@@ -93,13 +93,10 @@ KERNEL(128) exl3_finish_f32(const Linear* linears, const Job* jobs, const u32* r
 KERNEL(128) exl3_finish_logits(const Linear* linears, const Job* jobs, const u32* rows, const float* part, u32 round,
                                u32* best) {
   const Job job = jobs[blockIdx.z];
-  const u32 row = blockIdx.y, block = 4u * blockIdx.x + (threadIdx.x >> 5);
-  if (row >= rows_of(job, rows)) return;
-  const Linear linear = linears[job.linear];
-  if (block * 128u >= linear.out) return;
+  const u32 row = blockIdx.y;
+  u32 at;
   float v[4];
-  finish128(linear, job, row, block * 128u, part, v);
-  const u32 at = block * 128u + 4u * (threadIdx.x & 31u);
+  if (!finish(linears, job, rows, part, at, v)) return;
   if (round) {
 #pragma unroll
     for (u32 i = 0; i < 4; i++) v[i] = round_bf16(v[i]);
@@ -123,7 +120,7 @@ KERNEL(128) exl3_finish_logits(const Linear* linears, const Job* jobs, const u32
       index = other_index;
     }
   }
-  if ((threadIdx.x & 31u) == 0) best[(u64)row * (linear.out / 128u) + block] = index;
+  if ((threadIdx.x & 31u) == 0) best[(u64)row * (linears[job.linear].out / 128u) + at / 128u] = index;
 }
 
 // Between the products of an expert: gate and up finished, act = silu(min(gate, limit)) * clamp(up, limit) in
