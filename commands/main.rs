@@ -10,6 +10,7 @@ mod exit;
 mod generate;
 mod gpu_check;
 mod identity;
+mod link;
 mod ping;
 mod query;
 mod rates;

@@ -99,8 +99,12 @@ impl Query {
 
     /// The STATS document.
     pub(crate) fn stats(&mut self) -> Result<Value, QueryError> {
-        let (doc, _) = self.ask(Op::Stats, |body| Ok(serde_json::from_slice(body)?))?;
-        Ok(doc)
+        self.timed_stats().map(|(doc, _)| doc)
+    }
+
+    /// The STATS document, and the time from the question sent to the answer received.
+    pub(crate) fn timed_stats(&mut self) -> Result<(Value, Duration), QueryError> {
+        self.ask(Op::Stats, |body| Ok(serde_json::from_slice(body)?))
     }
 
     fn ask<T>(
