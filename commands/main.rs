@@ -9,6 +9,7 @@ mod environment;
 mod exit;
 mod generate;
 mod gpu_check;
+mod guard;
 mod identity;
 mod link;
 mod ping;
