@@ -62,7 +62,7 @@ Register-ArgumentCompleter -Native -CommandName 'dspark' -ScriptBlock {
             [CompletionResult]::new('--allow-peer', '--allow-peer', [CompletionResultType]::ParameterName, 'Close drafting connections from elsewhere at accept; repeat for more [default: all may connect]')
             [CompletionResult]::new('--bind-wait', '--bind-wait', [CompletionResultType]::ParameterName, 'Wait this long for a listener''s address to appear on an interface')
             [CompletionResult]::new('--name', '--name', [CompletionResultType]::ParameterName, 'Worker name sent in HELLO replies (at most 40 ASCII bytes)')
-            [CompletionResult]::new('--record', '--record', [CompletionResultType]::ParameterName, 'Append every request and reply to a new trace file for ''dspark replay''')
+            [CompletionResult]::new('--record', '--record', [CompletionResultType]::ParameterName, 'Append every request and reply to a new trace file for ''dspark replay''; a folder gets one named after the time of each start, a file that exists is refused')
             [CompletionResult]::new('--record-limit', '--record-limit', [CompletionResultType]::ParameterName, 'Stop recording after this many bytes')
             [CompletionResult]::new('--stall-limit', '--stall-limit', [CompletionResultType]::ParameterName, 'Exit with 70 when drafting has been stuck for this long, for a supervisor to restart')
             [CompletionResult]::new('--keep-warm', '--keep-warm', [CompletionResultType]::ParameterName, 'Use the GPU whenever it was idle for TIME, so that its clocks stay up; a STEP that comes meanwhile waits for one pass over no rows. ''off'' lets it rest')

@@ -58,7 +58,7 @@ set edit:completion:arg-completer[dspark] = {|@words|
             cand --allow-peer 'Close drafting connections from elsewhere at accept; repeat for more [default: all may connect]'
             cand --bind-wait 'Wait this long for a listener''s address to appear on an interface'
             cand --name 'Worker name sent in HELLO replies (at most 40 ASCII bytes)'
-            cand --record 'Append every request and reply to a new trace file for ''dspark replay'''
+            cand --record 'Append every request and reply to a new trace file for ''dspark replay''; a folder gets one named after the time of each start, a file that exists is refused'
             cand --record-limit 'Stop recording after this many bytes'
             cand --stall-limit 'Exit with 70 when drafting has been stuck for this long, for a supervisor to restart'
             cand --keep-warm 'Use the GPU whenever it was idle for TIME, so that its clocks stay up; a STEP that comes meanwhile waits for one pass over no rows. ''off'' lets it rest'

@@ -64,7 +64,7 @@ complete -c dspark -n "__fish_dspark_using_subcommand serve" -l metrics -d 'Serv
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l allow-peer -d 'Close drafting connections from elsewhere at accept; repeat for more [default: all may connect]' -r
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l bind-wait -d 'Wait this long for a listener\'s address to appear on an interface' -r
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l name -d 'Worker name sent in HELLO replies (at most 40 ASCII bytes)' -r
-complete -c dspark -n "__fish_dspark_using_subcommand serve" -l record -d 'Append every request and reply to a new trace file for \'dspark replay\'' -r -F
+complete -c dspark -n "__fish_dspark_using_subcommand serve" -l record -d 'Append every request and reply to a new trace file for \'dspark replay\'; a folder gets one named after the time of each start, a file that exists is refused' -r -F
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l record-limit -d 'Stop recording after this many bytes' -r
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l stall-limit -d 'Exit with 70 when drafting has been stuck for this long, for a supervisor to restart' -r
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l keep-warm -d 'Use the GPU whenever it was idle for TIME, so that its clocks stay up; a STEP that comes meanwhile waits for one pass over no rows. \'off\' lets it rest' -r
