@@ -147,8 +147,8 @@ impl Settings {
 
 /// The last value of a variable in an environment file, without quotes around it.
 fn value(text: &str, name: &str) -> Option<String> {
-    let set = text.lines().filter_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='));
-    Some(set.last()?.trim().trim_matches(['"', '\'']).to_owned())
+    let mut set = text.lines().filter_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='));
+    Some(set.next_back()?.trim().trim_matches(['"', '\'']).to_owned())
 }
 
 #[cfg(test)]
