@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use dspark::checkpoint::{
-    Checkpoint, CheckpointPaths, DrafterConfig, Identities, Synthetic, Verdict,
+    Checkpoint, CheckpointPaths, DrafterConfig, Identities, Synthetic, Unverified, Verdict,
 };
 use dspark::drafter::Drafter;
 use dspark::drafter::cpu::{CpuDrafter, CpuOptions, Logits, Precision};
@@ -15,19 +15,19 @@ use crate::args::{Backend, ComputeArgs, ModelArgs, Rounding};
 use crate::exit::{Code, Failure, OrExit};
 use crate::output::Output;
 
-/// A checkpoint to draft from, whose files may still be being hashed.
+/// A checkpoint to draft from, whose files may still have to be hashed.
 pub(crate) struct Source {
     pub(crate) checkpoint: Checkpoint,
-    verdict: Option<Verdict>,
+    files: Option<Unverified>,
 }
 
 impl From<Checkpoint> for Source {
     fn from(checkpoint: Checkpoint) -> Self {
-        Self { checkpoint, verdict: None }
+        Self { checkpoint, files: None }
     }
 }
 
-/// Opens the checkpoint that the flags name and begins to verify it.
+/// Opens the checkpoint that the flags name; whoever loads it verifies it.
 pub(crate) fn open_source(model: &ModelArgs, output: &Output) -> Result<Source, Failure> {
     if model.demo {
         return Ok(Checkpoint::demo().or_exit(Code::BadInput)?.into());
@@ -49,17 +49,17 @@ pub(crate) fn open_source(model: &ModelArgs, output: &Output) -> Result<Source, 
     };
     let progress = Box::new(output.progress());
     let opened = Checkpoint::open_unverified(&paths, progress).or_exit(Code::BadInput)?;
-    let (checkpoint, verdict) = opened;
+    let (checkpoint, files) = opened;
     for warning in &checkpoint.warnings {
         tracing::warn!("{warning}");
     }
-    Ok(Source { checkpoint, verdict: Some(verdict) })
+    Ok(Source { checkpoint, files: Some(files) })
 }
 
 /// Opens the checkpoint that the flags name and verifies it.
 pub(crate) fn open_checkpoint(model: &ModelArgs, output: &Output) -> Result<Checkpoint, Failure> {
-    let Source { checkpoint, verdict } = open_source(model, output)?;
-    verdict.map_or(Ok(()), Verdict::wait).or_exit(Code::BadInput)?;
+    let Source { checkpoint, files } = open_source(model, output)?;
+    files.map_or(Ok(()), |files| files.verify()).or_exit(Code::BadInput)?;
     Ok(checkpoint)
 }
 
@@ -122,30 +122,42 @@ impl BackendChoice {
 
     /// Builds on the thread that will draft, while the files are hashed; what comes out may be used.
     fn build_from(self, source: &mut Source) -> Result<Built, BuildError> {
-        let built = self.build(&source.checkpoint);
-        let hosts_fault = |error: &BuildError| {
-            let cuda = error.downcast_ref();
-            matches!(cuda, Some(CudaError::Unavailable(_) | CudaError::Device(_)))
-        };
-        if built.as_ref().is_err_and(hosts_fault) {
-            return built;
-        }
-        // A file that is not what the receipt says explains every other fault in it.
-        source.verdict.take().map_or(Ok(()), Verdict::wait)?;
-        built
-    }
-
-    fn build(self, checkpoint: &Checkpoint) -> Result<Built, BuildError> {
+        let checkpoint = &source.checkpoint;
+        let files = source.files.take();
         match self.gpu {
             Gpu::Unwanted => {}
             Gpu::Missing(unavailable) => tracing::info!("drafting on the CPU: {unavailable}"),
-            Gpu::Usable(options) => match CudaDrafter::new(checkpoint, options) {
+            Gpu::Usable(options) => match build_cuda(checkpoint, files.as_ref(), options) {
                 Ok(drafter) => return Ok(Built::Cuda(Box::new(drafter))),
-                Err(error) if self.cuda_only => return Err(error.into()),
+                Err(error @ CudaError::Files(_)) => return Err(error.into()),
+                Err(error) if self.cuda_only => {
+                    let hosts_fault =
+                        matches!(error, CudaError::Unavailable(_) | CudaError::Device(_));
+                    // A file that is not what the receipt says explains every other fault in it.
+                    let files = files.filter(|_| !hosts_fault);
+                    files.map_or(Ok(()), |files| files.verify())?;
+                    return Err(error.into());
+                }
                 Err(error) => tracing::warn!("drafting on the CPU: {error}"),
             },
         }
-        build_cpu(checkpoint, self.cpu)
+        let verdict = files.map(Unverified::verify_beside);
+        let built = build_cpu(checkpoint, self.cpu);
+        // As above.
+        verdict.map_or(Ok(()), Verdict::wait)?;
+        built
+    }
+}
+
+/// Loads onto a GPU; the files that are still to be verified are then.
+fn build_cuda(
+    checkpoint: &Checkpoint,
+    files: Option<&Unverified>,
+    options: CudaOptions,
+) -> Result<CudaDrafter, CudaError> {
+    match files {
+        Some(files) => CudaDrafter::load(checkpoint, files, options),
+        None => CudaDrafter::new(checkpoint, options),
     }
 }
 

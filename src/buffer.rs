@@ -1,8 +1,8 @@
 //! Memory: one frame with its body on a 64-byte boundary, and bytes shared with a file mapping.
 //!
-//! A message is a 32-byte header and a body (contract §6.1). Placing the header 32 bytes into a 64-byte
-//! line aligns the body, and with it the row block, whose offset is a multiple of 64 (§6.3): rows can be
-//! read, or copied to a device, where they arrived.
+//! A message is a 32-byte header and a body (contract §6.1). The body of a STEP ends with its row block (§6.3):
+//! placing the end of a frame at the end of its memory, on a 64-byte boundary, aligns the rows, and lets who
+//! copies them to a device put what shall go along right behind them.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -11,7 +11,6 @@ use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 const LINE: usize = 64;
-const HEADER: usize = 32;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
@@ -57,18 +56,18 @@ impl FrameBuffer {
 
     /// Bytes of memory that frames of up to `capacity` bytes take.
     pub fn memory_for(capacity: usize) -> usize {
-        (HEADER + capacity).next_multiple_of(LINE)
+        capacity.next_multiple_of(LINE)
     }
 
     /// Frames of up to `capacity` bytes in `memory`.
     ///
     /// # Errors
     /// [`BufferError`] when the memory is smaller than [`memory_for`](Self::memory_for) says or does not
-    /// start on a 64-byte boundary.
+    /// end on a 64-byte boundary.
     pub fn in_memory(capacity: usize, memory: Box<dyn FrameMemory>) -> Result<Self, BufferError> {
         let bytes = memory.bytes();
         let fits = bytes.len() >= Self::memory_for(capacity);
-        if fits && bytes.as_ptr().addr().is_multiple_of(LINE) {
+        if fits && bytes.as_ptr_range().end.addr().is_multiple_of(LINE) {
             Ok(Self { memory, capacity })
         } else {
             Err(BufferError { bytes: capacity })
@@ -80,22 +79,25 @@ impl FrameBuffer {
         self.capacity
     }
 
-    /// The first `len` bytes of the frame.
+    /// The frame of `len` bytes.
     ///
     /// # Panics
     /// If `len` exceeds the capacity: the transport checks lengths first.
     pub fn frame(&self, len: usize) -> &[u8] {
         assert!(len <= self.capacity, "frame of {len} bytes in a buffer of {}", self.capacity);
-        &self.memory.bytes()[HEADER..HEADER + len]
+        let bytes = self.memory.bytes();
+        &bytes[bytes.len() - len..]
     }
 
-    /// The first `len` bytes of the frame, to be filled.
+    /// The frame of `len` bytes, to be filled.
     ///
     /// # Panics
     /// If `len` exceeds the capacity.
     pub fn frame_mut(&mut self, len: usize) -> &mut [u8] {
         assert!(len <= self.capacity, "frame of {len} bytes in a buffer of {}", self.capacity);
-        &mut self.memory.bytes_mut()[HEADER..HEADER + len]
+        let bytes = self.memory.bytes_mut();
+        let start = bytes.len() - len;
+        &mut bytes[start..]
     }
 }
 
@@ -159,10 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn the_body_starts_on_a_64_byte_boundary() {
+    fn a_frame_ends_where_its_memory_ends() {
         let mut buffer = FrameBuffer::new(1000).unwrap();
-        assert_eq!(buffer.frame(1000)[HEADER..].as_ptr().addr() % LINE, 0);
-        buffer.frame_mut(1000)[999] = 9;
-        assert_eq!(buffer.frame(1000)[999], 9);
+        for len in [32, 500, 1000] {
+            buffer.frame_mut(len)[len - 1] = 9;
+            assert_eq!(buffer.frame(len)[len - 1], 9);
+            assert_eq!(buffer.frame(len).len(), len);
+            assert_eq!(buffer.frame(len).as_ptr_range().end.addr() % LINE, 0);
+        }
     }
 }

@@ -10,6 +10,7 @@ mod requests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
 
 use dspark::drafter::cuda::{CudaDrafter, CudaOptions};
 use dspark::drafter::stage::{Stage, StageObserver};
@@ -167,8 +168,12 @@ fn weights(counts: &BTreeMap<String, Counts>) -> u64 {
     counts.iter().filter(|(name, _)| !name.starts_with("markov")).map(|(_, c)| c.constant).sum()
 }
 
+/// Held by a test that counts: the emulated device counts for the whole process.
+static COUNTING: Mutex<()> = Mutex::new(());
+
 #[test]
 fn a_round_reads_every_weight_it_needs_once() {
+    let _turn = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut drafter = gpu::drafter(&cases::checkpoint(), CudaOptions::default());
     let one = [Request::new(0, 0, 6, 10, 0)];
     let four = [(0, 10), (1, 301), (2, 77), (3, 440)];
@@ -205,4 +210,35 @@ fn a_round_reads_every_weight_it_needs_once() {
         (head[0].constant, head[0].constant_moved),
         (head[1].constant, head[1].constant_moved)
     );
+}
+
+/// A window of rows is multiplied in one launch that reads the projection once, as six rows are; four windows
+/// take four.
+#[test]
+fn a_window_of_rows_reads_its_weights_once() {
+    let _turn = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut drafter = gpu::drafter(&cases::checkpoint(), CudaOptions::default());
+    let append =
+        |slot: u8, n: usize| Request::new(slot, 0, n, 100 * usize::from(slot), 0).append_only();
+    let mut counted = |requests: &[Request]| {
+        step(&mut *drafter, requests);
+        let before = gpu::report();
+        step(&mut *drafter, requests);
+        between(&before, &gpu::report())
+    };
+    let narrow = counted(&[append(0, 6)])["exl3_gemm_mul1_k5"];
+    // The projection, and `wkv` of all layers in one launch.
+    assert_eq!(narrow.launches, 2);
+    for (requests, rows, passes) in [
+        (vec![append(0, 128)], 128, 1),
+        (vec![append(0, 20), append(1, 13)], 33, 1),
+        ((0..4).map(|slot| append(slot, 128)).collect(), 512, 4),
+    ] {
+        let counts = counted(&requests);
+        assert!(!counts.contains_key("exl3_gemm_mul1_k5"), "{rows} rows");
+        let wide = counts["exl3_wide_mul1_k5"];
+        println!("{rows} rows: {passes} passes, weights read {} B", wide.constant);
+        assert_eq!(wide.launches, 2 * passes, "{rows} rows");
+        assert_eq!(wide.constant, passes * narrow.constant, "{rows} rows");
+    }
 }

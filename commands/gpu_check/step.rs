@@ -18,13 +18,14 @@ use super::{Context, Stage};
 
 type Failed = Box<dyn Error>;
 
-/// Rows of each slot: totals just below, at and above each group of eight rows, a whole window, and more
-/// rows than one pass holds.
-const ROWS: [&[usize]; 16] = [
+/// Rows of each slot: totals just below, at and above each group of eight rows, the 32 of a narrow launch and the
+/// 128 of a wide one, which is a whole window; and more rows than one pass holds.
+const ROWS: [&[usize]; 17] = [
     &[1],
     &[7],
     &[8],
     &[9],
+    &[127],
     &[128],
     &[8, 7],
     &[8, 8],

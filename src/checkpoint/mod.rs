@@ -1,6 +1,6 @@
 //! A drafter's files: receipt, identities, configuration, tensors and Markov cache (contract §6.7).
 //!
-//! Opening a checkpoint always verifies it, at once or beside the load: the bytes that were hashed are the
+//! A checkpoint is always verified, when it is opened or while it is loaded: the bytes that were hashed are the
 //! bytes that are used, and a file that is not what the receipt says stops the load. Quantized weights are not decoded here.
 //!
 //! | file | job |
@@ -8,6 +8,7 @@
 //! | `receipt` | which files there must be, with which digests |
 //! | `identity` | the digests HELLO carries |
 //! | `verify` | map and hash the files |
+//! | `pass` | read all bytes once, hash them and hand them on |
 //! | `config`, `keys` | shape and constants of the drafter |
 //! | `tensors`, `names` | tensors by name, and their spellings |
 //! | `markov` | tokens whose bias rows are kept ready |
@@ -21,6 +22,7 @@ mod json;
 mod keys;
 mod markov;
 mod names;
+pub(crate) mod pass;
 mod receipt;
 mod synthetic;
 mod tensors;
@@ -37,7 +39,9 @@ pub use markov::{MARKOV_NAME, MarkovCache, MarkovError};
 pub use receipt::{RECEIPT_BYTES_MAX, RECEIPT_NAME, Receipt, ReceiptError, ReceiptFile};
 pub use synthetic::{Synthetic, SyntheticSize, UnknownSynthetic};
 pub use tensors::{Dtype, Tensor, TensorError, TensorStore};
-pub use verify::{Difference, Progress, Verdict, VerifiedFiles, VerifyError, verify_directory};
+pub use verify::{
+    Difference, Progress, Unverified, Verdict, VerifiedFiles, VerifyError, verify_directory,
+};
 
 use crate::buffer::SharedBytes;
 use verify::Opened;
@@ -155,9 +159,9 @@ impl Checkpoint {
         Self::assemble(&paths.dir.display().to_string(), &receipt, files, markov.as_deref())
     }
 
-    /// As [`open`](Self::open), but does not wait for the hashing: weights can be placed meanwhile, so that
-    /// files are read once. Nothing may be drafted, and no other fault of the files be believed, before the
-    /// [`Verdict`].
+    /// As [`open`](Self::open), but hashes nothing: that is left to whoever reads the weights, so that files
+    /// are read once. Nothing may be drafted, and no other fault of the files be believed, before the
+    /// [`Unverified`] files are verified.
     ///
     /// # Errors
     /// As [`open`](Self::open); a file that differs from the receipt is told here only if the rest cannot be
@@ -165,16 +169,16 @@ impl Checkpoint {
     pub fn open_unverified(
         paths: &CheckpointPaths,
         progress: Box<dyn Progress + Send>,
-    ) -> Result<(Self, Verdict), CheckpointError> {
+    ) -> Result<(Self, Unverified), CheckpointError> {
         let (receipt, markov) = paths.read()?;
         let opened = Opened::in_directory(&paths.dir, &receipt);
         let files = opened.unverified();
-        let verdict = Verdict::on(opened, progress);
+        let unverified = Unverified::new(opened, progress);
         let origin = paths.dir.display().to_string();
         match Self::assemble(&origin, &receipt, files, markov.as_deref()) {
-            Ok(checkpoint) => Ok((checkpoint, verdict)),
+            Ok(checkpoint) => Ok((checkpoint, unverified)),
             Err(error) => {
-                verdict.wait()?;
+                unverified.verify()?;
                 Err(error)
             }
         }

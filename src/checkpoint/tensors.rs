@@ -237,11 +237,12 @@ impl TensorStore {
     }
 }
 
-/// Maps a regular file into memory, read-only.
+/// Opens a regular file and maps it into memory, read-only. File and mapping stay those of the same bytes when
+/// another file takes the path.
 ///
 /// # Errors
 /// Any I/O error, or a path that is no regular file: opening a pipe would wait for a writer.
-pub(super) fn map_file(path: &Path) -> io::Result<SharedBytes> {
+pub(super) fn map_file(path: &Path) -> io::Result<(File, SharedBytes)> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file"));
     }
@@ -250,7 +251,7 @@ pub(super) fn map_file(path: &Path) -> io::Result<SharedBytes> {
     // or cutting it: the operator keeps a checkpoint's files unchanged while a worker uses them, and
     // replaces them by renaming, which leaves this mapping on the old content.
     let map = unsafe { Mmap::map(&file) }?;
-    Ok(SharedBytes::new(map))
+    Ok((file, SharedBytes::new(map)))
 }
 
 /// Appends the tensors of one file, in the order of their bytes.

@@ -4,6 +4,7 @@
 //! nobody reads. All differences are reported, not only the first.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -12,6 +13,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
+use super::pass::{Outcome, Source};
 use super::receipt::{Receipt, ReceiptFile};
 use super::tensors::map_file;
 use super::{CheckpointError, on_all_cores};
@@ -187,14 +189,22 @@ pub fn verify_directory(
 pub(super) struct Opened {
     /// Where they were looked for, in words.
     origin: String,
-    files: Vec<(ReceiptFile, io::Result<SharedBytes>)>,
+    files: Vec<(ReceiptFile, io::Result<OpenFile>)>,
+}
+
+/// A file's bytes, and the file where they are not part of the program.
+struct OpenFile {
+    bytes: SharedBytes,
+    file: Option<File>,
 }
 
 impl Opened {
-    /// Maps the files `receipt` expects in `dir`.
+    /// Opens and maps the files `receipt` expects in `dir`.
     pub(super) fn in_directory(dir: &Path, receipt: &Receipt) -> Self {
-        let origin = dir.display().to_string();
-        Self::with(&origin, receipt.expected_files(), |name| map_file(&dir.join(name)))
+        let open = |name: &str| {
+            map_file(&dir.join(name)).map(|(file, bytes)| OpenFile { bytes, file: Some(file) })
+        };
+        Self::by(&dir.display().to_string(), receipt.expected_files(), open)
     }
 
     /// Opens each of `expected` with `open`.
@@ -203,99 +213,168 @@ impl Opened {
         expected: Vec<&ReceiptFile>,
         open: impl Fn(&str) -> io::Result<SharedBytes>,
     ) -> Self {
+        Self::by(origin, expected, |name| Ok(OpenFile { bytes: open(name)?, file: None }))
+    }
+
+    fn by(
+        origin: &str,
+        expected: Vec<&ReceiptFile>,
+        open: impl Fn(&str) -> io::Result<OpenFile>,
+    ) -> Self {
         let files = expected.into_iter().map(|file| (file.clone(), open(&file.name)));
         Self { origin: origin.into(), files: files.collect() }
     }
 
-    /// Name and bytes of the files that could be opened, whatever is in them.
-    pub(super) fn unverified(&self) -> Vec<(String, SharedBytes)> {
-        let opened = self.files.iter();
-        opened
-            .filter_map(|(f, bytes)| Some((f.name.clone(), bytes.as_ref().ok()?.clone())))
-            .collect()
+    /// The files that could be opened.
+    fn readable(&self) -> impl Iterator<Item = (&str, &OpenFile)> {
+        self.files.iter().filter_map(|(file, open)| Some((&*file.name, open.as_ref().ok()?)))
     }
 
-    /// Compares the digests of all files, in parallel.
+    /// Name and bytes of the files that could be opened, whatever is in them.
+    pub(super) fn unverified(&self) -> Vec<(String, SharedBytes)> {
+        self.readable().map(|(name, open)| (name.to_owned(), open.bytes.clone())).collect()
+    }
+
+    /// Compares the digests of all files where they are mapped, in parallel.
     ///
     /// # Errors
     /// As [`verify_directory`].
-    pub(super) fn verify(self, progress: &dyn Progress) -> Result<VerifiedFiles, VerifyError> {
-        let Self { origin, files: opened } = self;
-        let sizes = opened.iter().filter_map(|(_, bytes)| bytes.as_ref().ok());
-        let total = sizes.map(|bytes| bytes.len() as u64).sum();
-        let all = opened.len();
-        progress.start(all, total);
-        let checked: Vec<_> = on_all_cores(|| {
-            let files = opened.into_par_iter().with_max_len(1);
-            files.map(|(file, bytes)| check(file, bytes, progress)).collect()
+    pub(super) fn verify(&self, progress: &dyn Progress) -> Result<VerifiedFiles, VerifyError> {
+        let total = self.readable().map(|(_, open)| open.bytes.len() as u64).sum();
+        progress.start(self.files.len(), total);
+        let found: Vec<Outcome> = on_all_cores(|| {
+            let files: Vec<_> = self.readable().collect();
+            let files = files.into_par_iter().with_max_len(1);
+            let digest = |(name, open): (&str, &OpenFile)| {
+                progress.file(name);
+                Ok(Some(digest_of(&open.bytes, progress)))
+            };
+            files.map(digest).collect()
         });
+        self.judge(found)?;
+        Ok(VerifiedFiles { files: self.unverified() })
+    }
 
-        let mut files = Vec::with_capacity(all);
+    /// Compares what was found of the files that could be opened, in their order, with the receipt.
+    ///
+    /// # Errors
+    /// As [`verify_directory`].
+    fn judge(&self, found: Vec<Outcome>) -> Result<(), VerifyError> {
+        let mut found = found.into_iter();
         let mut differences = Vec::new();
-        for result in checked {
-            match result {
-                Ok(file) => files.push(file),
-                Err(difference) => differences.push(difference),
-            }
+        for (file, open) in &self.files {
+            let outcome = match open {
+                Ok(open) => found.next().map(|outcome| (open.bytes.len() as u64, outcome)),
+                Err(error) => Some((0, Err(again(error)))),
+            };
+            let (bytes, outcome) = outcome.expect("an outcome for each file that could be opened");
+            differences.extend(compare(file, bytes, outcome));
         }
         if differences.is_empty() {
-            Ok(VerifiedFiles { files })
-        } else {
-            Err(VerifyError { origin, differences, files: all })
+            return Ok(());
         }
+        let (origin, files) = (self.origin.clone(), self.files.len());
+        Err(VerifyError { origin, differences, files })
     }
 }
 
-/// Files being hashed on other threads while they are read here.
-pub struct Verdict(JoinHandle<Result<(), VerifyError>>);
+/// Files of a checkpoint that nobody has hashed yet. Somebody has to before anything is drafted: here, or in the
+/// one pass of a load that reads them anyway.
+pub struct Unverified {
+    opened: Opened,
+    progress: Box<dyn Progress + Send>,
+}
 
-impl Verdict {
-    /// Starts to verify.
-    pub(super) fn on(opened: Opened, progress: Box<dyn Progress + Send>) -> Self {
-        Self(std::thread::spawn(move || {
-            let started = Instant::now();
-            let gb = opened.verify(&*progress)?.bytes() as f64 / 1e9;
-            let seconds = started.elapsed().as_secs_f64();
-            tracing::info!("verified {gb:.2} GB in {seconds:.2} s ({:.2} GB/s)", gb / seconds);
-            Ok(())
-        }))
+impl Unverified {
+    pub(super) fn new(opened: Opened, progress: Box<dyn Progress + Send>) -> Self {
+        Self { opened, progress }
     }
 
+    /// Hashes the files where they are mapped, on all cores, and waits for it.
+    ///
+    /// # Errors
+    /// As [`verify_directory`].
+    pub fn verify(&self) -> Result<(), CheckpointError> {
+        let started = Instant::now();
+        let gb = self.opened.verify(&*self.progress)?.bytes() as f64 / 1e9;
+        let seconds = started.elapsed().as_secs_f64();
+        tracing::info!("verified {gb:.2} GB in {seconds:.2} s ({:.2} GB/s)", gb / seconds);
+        Ok(())
+    }
+
+    /// Begins to [`verify`](Self::verify) on other threads, beside a load that uses the mapped bytes.
+    pub fn verify_beside(self) -> Verdict {
+        Verdict(std::thread::spawn(move || self.verify()))
+    }
+
+    /// Bytes of the files that could be opened, where they are mapped: one slice a [`source`](Self::sources).
+    pub(crate) fn mapped(&self) -> impl Iterator<Item = &[u8]> {
+        self.opened.readable().map(|(_, open)| &*open.bytes)
+    }
+
+    /// The files that could be opened, as sources of a pass.
+    pub(crate) fn sources(&self) -> Vec<Source<'_>> {
+        let files = self.opened.readable();
+        let sources = files.map(|(name, OpenFile { bytes, file })| match file {
+            Some(file) => Source::file(name, file, bytes.len() as u64),
+            None => Source::embedded(name, bytes),
+        });
+        sources.collect()
+    }
+
+    /// Who is told how far the hashing has come.
+    pub(crate) fn progress(&self) -> &dyn Progress {
+        &*self.progress
+    }
+
+    /// Compares what a pass over all [`sources`](Self::sources) found with the receipt.
+    ///
+    /// # Errors
+    /// As [`verify_directory`].
+    pub(crate) fn judge(&self, found: Vec<Outcome>) -> Result<(), CheckpointError> {
+        Ok(self.opened.judge(found)?)
+    }
+}
+
+/// Files being hashed on other threads while they are used here.
+pub struct Verdict(JoinHandle<Result<(), CheckpointError>>);
+
+impl Verdict {
     /// Waits until all bytes are hashed.
     ///
     /// # Errors
     /// As [`verify_directory`].
     pub fn wait(self) -> Result<(), CheckpointError> {
-        let verified = self.0.join().unwrap_or_else(|fault| std::panic::resume_unwind(fault));
-        Ok(verified?)
+        self.0.join().unwrap_or_else(|fault| std::panic::resume_unwind(fault))
     }
 }
 
-fn check(
-    file: ReceiptFile,
-    bytes: io::Result<SharedBytes>,
-    progress: &dyn Progress,
-) -> Result<(String, SharedBytes), Difference> {
+/// What is wrong with a file of `bytes` bytes, if anything is.
+fn compare(file: &ReceiptFile, bytes: u64, outcome: Outcome) -> Option<Difference> {
     let ReceiptFile { name, sha256: expected, size } = file;
-    let bytes = match bytes {
-        Ok(bytes) => bytes,
+    let (name, expected) = (name.clone(), *expected);
+    let found = match outcome {
+        Ok(found) => found.expect("files are hashed"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Difference::Missing { name });
+            return Some(Difference::Missing { name });
         }
-        Err(source) => return Err(Difference::Unreadable { name, source }),
+        Err(source) => return Some(Difference::Unreadable { name, source }),
     };
-    progress.file(&name);
-    let found = digest_of(&bytes, progress);
     if found == expected {
-        return Ok((name, bytes));
+        return None;
     }
-    let found_bytes = bytes.len() as u64;
-    Err(match size {
-        Some(expected_bytes) if expected_bytes != found_bytes => {
-            Difference::Size { name, expected_bytes, found_bytes, expected, found }
+    Some(match *size {
+        Some(expected_bytes) if expected_bytes != bytes => {
+            Difference::Size { name, expected_bytes, found_bytes: bytes, expected, found }
         }
         _ => Difference::Hash { name, expected, found },
     })
+}
+
+/// The same error once more.
+fn again(error: &io::Error) -> io::Error {
+    let code = error.raw_os_error().map(io::Error::from_raw_os_error);
+    code.unwrap_or_else(|| io::Error::new(error.kind(), error.to_string()))
 }
 
 fn digest_of(bytes: &[u8], progress: &dyn Progress) -> Sha256Digest {

@@ -7,8 +7,8 @@ use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use dspark::checkpoint::Checkpoint;
-use dspark::drafter::cuda::{CudaDrafter, CudaOptions};
+use dspark::checkpoint::{Checkpoint, Unverified};
+use dspark::drafter::cuda::{CudaDrafter, CudaError, CudaOptions};
 
 /// The emulator's library, which cargo builds beside the test.
 fn library() -> PathBuf {
@@ -62,6 +62,17 @@ pub(crate) fn drafter(checkpoint: &Checkpoint, options: CudaOptions) -> Emulated
     let _turn = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
     let drafter = CudaDrafter::new(checkpoint, options);
     Emulated(Some(drafter.expect("the emulated device serves the checkpoint")))
+}
+
+/// The backend for a checkpoint whose files are verified on the way.
+pub(crate) fn from_files(
+    checkpoint: &Checkpoint,
+    files: &Unverified,
+    options: CudaOptions,
+) -> Result<Emulated, CudaError> {
+    load();
+    let _turn = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
+    CudaDrafter::load(checkpoint, files, options).map(|drafter| Emulated(Some(drafter)))
 }
 
 impl Deref for Emulated {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)]
 
+use dspark::buffer::FrameBuffer;
 use dspark::drafter::cuda::CudaDrafter;
 use dspark::drafter::stage::StageObserver;
 use dspark::drafter::{DraftBlocks, Drafter};
@@ -93,10 +94,31 @@ pub(crate) fn observed(
     assert!(flow.expect("a step").is_continue());
 }
 
+/// Runs requests as one STEP over rows in memory of their own.
 pub(crate) fn step(drafter: &mut dyn Drafter, requests: &[Request]) -> Vec<Bits> {
     let (plan, rows) = planned(requests);
+    run(drafter, &plan, &rows)
+}
+
+/// The same over rows at the end of a frame, as a worker receives them, behind `unused` rows that nobody stores.
+pub(crate) fn step_in(
+    drafter: &mut dyn Drafter,
+    frame: &mut FrameBuffer,
+    requests: &[Request],
+    unused: usize,
+) -> Vec<Bits> {
+    let (mut plan, rows) = planned(requests);
+    for append in &mut plan.appends {
+        append.rows = append.rows.start + unused..append.rows.end + unused;
+    }
+    let len = unused * ROW_BYTES + rows.len();
+    frame.frame_mut(len)[unused * ROW_BYTES..].copy_from_slice(&rows);
+    run(drafter, &plan, frame.frame(len))
+}
+
+fn run(drafter: &mut dyn Drafter, plan: &StepPlan, rows: &[u8]) -> Vec<Bits> {
     let mut out = DraftBlocks::new(drafter.geometry());
-    drafter.step(&plan, RowBlock::new(&rows, ROW_BYTES), &mut out).expect("a step");
+    drafter.step(plan, RowBlock::new(rows, ROW_BYTES), &mut out).expect("a step");
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect();
     (0..plan.drafts.len())
         .map(|d| out.block(d))

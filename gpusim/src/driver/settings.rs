@@ -23,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) reversed: bool,
     /// `GPUSIM_STEPS`: instructions after which a warp counts as hanging.
     pub(crate) steps_max: u64,
+    /// `GPUSIM_IDLE=1`: kernels are launched and do nothing, to see what the host takes alone.
+    pub(crate) idle: bool,
     /// `GPUSIM_FAULT=N`: the N-th graph launch fails as a kernel with a bad access does.
     pub(crate) fault: Option<u64>,
     /// `GPUSIM_REFUSE=FUNCTION:N`: the N-th call of that function answers that memory ran out.
@@ -49,6 +51,7 @@ impl Settings {
             fill: number(&lookup, "GPUSIM_FILL").and_then(|fill| u8::try_from(fill).ok()),
             reversed: lookup("GPUSIM_ORDER").is_some_and(|value| value == "reverse"),
             steps_max: number(&lookup, "GPUSIM_STEPS").unwrap_or(2_000_000_000),
+            idle: lookup("GPUSIM_IDLE").is_some_and(|value| value == "1"),
             fault: number(&lookup, "GPUSIM_FAULT"),
             refuse: lookup("GPUSIM_REFUSE").and_then(|text| {
                 let (name, call) = text.split_once(':')?;
@@ -101,6 +104,7 @@ mod tests {
                 "GPUSIM_DRIVER_VERSION" => "11040",
                 "GPUSIM_MEM_MB" => "many",
                 "GPUSIM_FAULT" => "3",
+                "GPUSIM_IDLE" => "1",
                 "GPUSIM_REFUSE" => "cuGraphLaunch:2",
                 _ => return None,
             };
@@ -108,7 +112,7 @@ mod tests {
         });
         assert_eq!((settings.fill, settings.capability), (Some(0xFF), (9, 0)));
         assert_eq!((settings.memory_bytes, settings.ptx_version()), (24 << 30, 74));
-        assert_eq!(settings.fault, Some(3));
+        assert_eq!((settings.fault, settings.idle, settings.lazy), (Some(3), true, false));
         assert_eq!(settings.refuse, Some(("cuGraphLaunch".to_string(), 2)));
     }
 }

@@ -3,6 +3,8 @@
 
 use half::{bf16, f16};
 
+use super::linears::Kind;
+use super::products::Product;
 use super::{CudaError, LayerCheck};
 use crate::buffer::SharedBytes;
 use crate::exl3::{Codebook, Exl3Linear, Exl3Parts, InputRounding, Scales};
@@ -17,7 +19,7 @@ pub struct LayerCase {
     pub bits: usize,
     /// Inputs and outputs, multiples of 128.
     pub shape: [usize; 2],
-    /// Rows, at most 32.
+    /// Rows, at most 128.
     pub rows: usize,
     /// Seed of the weights.
     pub seed: u64,
@@ -41,16 +43,19 @@ impl LayerCase {
         Self { codebook, bits, shape, rows, seed, large: false }
     }
 
-    /// Every width and codebook; every way to fill or overflow a group of eight rows; live widths.
+    /// Every width and codebook in both versions of the product; every way to fill or overflow a group of
+    /// eight rows; live widths.
     pub fn all() -> Vec<Self> {
         let codebooks = [Codebook::Mul1, Codebook::Mcg, Codebook::ThreeInst];
-        let widths = codebooks
-            .into_iter()
-            .flat_map(|codebook| (2..=8).map(move |bits| Self::new(codebook, bits, [256, 128], 3)));
-        let rows = [1, 7, 8, 9, 16, 17, 25, 32];
+        let widths = codebooks.into_iter().flat_map(|codebook| {
+            let rows = move |bits| [3, 40].map(|rows| Self::new(codebook, bits, [256, 128], rows));
+            (2..=8).flat_map(rows)
+        });
+        let rows = [1, 7, 8, 9, 16, 17, 25, 32, 33, 64, 121, 128];
         let rows = rows.map(|rows| Self::new(Codebook::Mul1, 5, [384, 256], rows));
         let live = [
             (5, [15_360, 5120], 6),
+            (5, [15_360, 5120], 128),
             (5, [5120, 1280], 5),
             (4, [5120, 2304], 5),
             (4, [2304, 5120], 20),
@@ -65,13 +70,9 @@ impl LayerCase {
 
     /// `exl3_gemm_mul1_k5/384x256/9`: kernel, inputs by outputs, rows.
     pub fn name(&self) -> String {
-        let codebook = match self.codebook {
-            Codebook::Mul1 => "mul1",
-            Codebook::Mcg => "mcg",
-            Codebook::ThreeInst => "3inst",
-        };
+        let kernel = Product::of(self.rows).kernel(Kind::new(self.codebook, self.bits));
         let [inputs, outputs] = self.shape;
-        format!("exl3_gemm_{codebook}_k{}/{inputs}x{outputs}/{}", self.bits, self.rows)
+        format!("{kernel}/{inputs}x{outputs}/{}", self.rows)
     }
 
     /// Largest [`Agreement::difference`] that is taken for a rounding.
@@ -162,6 +163,7 @@ mod tests {
         let names: BTreeSet<String> = all.iter().map(LayerCase::name).collect();
         assert_eq!(names.len(), all.len());
         assert!(names.contains("exl3_gemm_3inst_k2/256x128/3"));
+        assert!(names.contains("exl3_wide_3inst_k2/256x128/40"));
     }
 
     #[test]

@@ -7,17 +7,17 @@ use super::records::word;
 use crate::drafter::stage::Stage;
 
 impl Engine {
-    /// Stores the rows that the context piece names, at most `groups` groups of eight.
+    /// Stores the rows that the context piece names, at most `bound` of them.
     ///
     /// `places` are the rows' places in a layer's store, for the watch.
     pub(super) fn context(
         &self,
-        groups: usize,
+        bound: usize,
         places: &[usize],
         watch: &mut Watch<'_>,
     ) -> Result<(), Halt> {
         let (s, b, meta) = (&self.shape, &self.buffers, &self.context_meta);
-        let rows = Rows { at: meta.rows, bound: 8 * groups };
+        let rows = Rows { at: meta.rows, bound };
         let n = places.len();
         let taps = Source { x: b.taps, pitch: s.taps, gather: meta.tap_rows, angles: 0 };
         self.rotate(&self.groups.main_proj, rows, &taps)?;

@@ -1,12 +1,12 @@
 //! One CUDA device: found without a panic, its memory, its one stream, and what its errors mean.
 //!
 //! Everything goes through the driver library, which is looked for when the backend is asked for; a host
-//! without it runs every other command. All work of a process is on one stream, so order needs no events.
+//! without it runs every other command. All work of a process but the copies of a load is on one stream, so
+//! order needs no events.
 
-use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
@@ -145,7 +145,7 @@ fn probe_present(ordinal: u32) -> Result<DeviceFacts, BackendUnavailable> {
     facts().map_err(|e| no_device(e.to_string()))
 }
 
-/// The context of a device and the one stream of this process.
+/// The context of a device and the one stream of all work but a load's copies.
 pub(super) struct Device {
     pub(super) facts: DeviceFacts,
     device: sys::CUdevice,
@@ -273,88 +273,11 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         let _ = self.device.bind();
-        // Work in flight may still read what is freed.
-        let _ = self.device.synchronize();
+        // Work in flight, on whatever stream, may still touch what is freed.
+        let _ = result::ctx::synchronize();
         for at in self.allocations.drain(..) {
             // SAFETY: taken in `take`, freed nowhere else.
             let _ = unsafe { result::free_sync(at) };
         }
     }
-}
-
-/// Host memory that the device copies from and to: page-locked where the host allows it, so that copies run
-/// beside the host and need no staging.
-pub(super) struct Pinned {
-    device: Arc<Device>,
-    at: *mut u8,
-    bytes: usize,
-    locked: bool,
-}
-
-// SAFETY: plain memory with one owner.
-unsafe impl Send for Pinned {}
-
-/// Alignment of memory that could not be locked, a page like that which could.
-const PAGE: usize = 4096;
-
-impl Pinned {
-    /// `bytes` zeroed bytes on a page boundary, cached for the CPU. Pages that cannot be locked, for a limit
-    /// of the process say, are used unlocked: copies take longer and mean the same.
-    pub(super) fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, DeviceError> {
-        static SAID: Once = Once::new();
-        let bytes = bytes.max(1);
-        device.bind()?;
-        // SAFETY: freed in `drop`. No flag: write-combined memory would be slow to read.
-        let locked = unsafe { result::malloc_host(bytes, 0) }.doing("take page-locked memory");
-        let (at, locked) = match locked {
-            Ok(at) => (at.cast::<u8>(), true),
-            Err(error) => {
-                SAID.call_once(|| {
-                    tracing::warn!(
-                        "{error}; copies to and from the device are slower (raise the limit of locked \
-                         memory: ulimit -l, LimitMEMLOCK=)"
-                    );
-                });
-                // SAFETY: `bytes` is not zero; freed in `drop`.
-                (unsafe { alloc(layout(bytes)) }, false)
-            }
-        };
-        if at.is_null() {
-            let reason = format!("no {bytes} bytes");
-            return Err(DeviceError { doing: "take memory for copies", reason });
-        }
-        // SAFETY: `at` has `bytes` bytes; zeroing makes them initialized.
-        unsafe { at.write_bytes(0, bytes) };
-        Ok(Self { device: device.clone(), at, bytes, locked })
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: `at` has `bytes` initialized bytes until `drop`, borrowed with `self`.
-        unsafe { std::slice::from_raw_parts(self.at, self.bytes) }
-    }
-
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, borrowed mutably with `self`.
-        unsafe { std::slice::from_raw_parts_mut(self.at, self.bytes) }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let _ = self.device.bind();
-        // A copy may still be under way after an error.
-        let _ = self.device.synchronize();
-        if self.locked {
-            // SAFETY: taken in `new`, freed nowhere else.
-            let _ = unsafe { result::free_host(self.at.cast()) };
-        } else {
-            // SAFETY: taken in `new` with this layout, freed nowhere else.
-            unsafe { dealloc(self.at, layout(self.bytes)) };
-        }
-    }
-}
-
-/// Layout of memory that could not be locked.
-fn layout(bytes: usize) -> Layout {
-    Layout::from_size_align(bytes, PAGE).expect("less than half of all addresses")
 }

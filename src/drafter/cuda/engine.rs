@@ -6,11 +6,12 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::device::{Device, DeviceError};
-use super::kernels::{Arg, Kernels, gemm_shared};
-use super::linears::{Group, Kind, Member, jobs};
+use super::kernels::{Arg, Kernels};
+use super::linears::{Group, Member, jobs};
 use super::memory::Buffers;
 use super::meta::{BlockMeta, ContextMeta, MetaLayout};
-use super::records::{JobRecord, ROWS_MAX, word};
+use super::products::Product;
+use super::records::{JobRecord, ROWS_MAX, WIDE_ROWS, word};
 use super::resident::ResidentAt;
 use super::shape::Shape;
 use super::upload::WeightsAt;
@@ -66,12 +67,29 @@ pub(super) struct Engine {
 /// Sizes are buckets; how many there really are is in the uploaded piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pass {
-    /// Groups of eight context rows.
+    /// Context rows: a multiple of eight up to 32, or 128.
     pub(super) context: usize,
     /// Drafts.
     pub(super) drafts: usize,
     /// Groups of eight head rows.
     pub(super) head: usize,
+}
+
+impl Pass {
+    /// The bucket of `rows` context rows: groups of eight cost what they multiply, and so many that the weights
+    /// are no longer what is waited for share one.
+    ///
+    /// # Panics
+    /// If there are more than a pass takes.
+    pub(super) fn context_bucket(rows: usize) -> usize {
+        assert!(rows <= WIDE_ROWS, "{rows} context rows in a pass");
+        if rows <= ROWS_MAX { rows.next_multiple_of(8) } else { WIDE_ROWS }
+    }
+
+    /// All buckets of context rows, none among them.
+    pub(super) fn context_buckets() -> impl Iterator<Item = usize> + Clone {
+        (0..=ROWS_MAX).step_by(8).chain([WIDE_ROWS])
+    }
 }
 
 /// Why a pass ended early.
@@ -157,22 +175,23 @@ impl Groups {
     /// Groups of all layers, and the jobs of the fixed ones as they belong at `buffers.jobs`.
     pub(super) fn new(shape: &Shape, weights: &WeightsAt, b: &Buffers) -> (Self, Vec<JobRecord>) {
         let mut all = Vec::new();
-        let mut group = |members: &[Member]| {
+        let mut group = |members: &[Member], rows_max: usize| {
             let at = b.jobs + (all.len() * size_of::<JobRecord>()) as u64;
-            all.extend(jobs(&weights.table, members));
+            all.extend(jobs(&weights.table, members, rows_max));
             Group::new(&weights.table, at, members.len(), members.iter().map(|m| m.layer))
         };
         let plain = |layer, y, y_pitch| Member { layer, x_col: 0, y, y_pitch };
-        let kv = |i: usize| b.raw_kv + (2 * i * ROWS_MAX * shape.head_dim) as u64;
+        let kv = |i: usize| b.raw_kv + (2 * i * WIDE_ROWS * shape.head_dim) as u64;
         let context: Vec<Member> = weights
             .layers
             .iter()
             .enumerate()
             .map(|(i, l)| plain(l.wkv, kv(i), shape.head_dim))
             .collect();
-        let main_proj = group(&[plain(weights.main_proj, b.projected, shape.hidden)]);
-        let context_kv = group(&context);
-        let head = group(&[plain(weights.head, b.base, shape.vocab)]);
+        let main_proj = group(&[plain(weights.main_proj, b.projected, shape.hidden)], WIDE_ROWS);
+        let context_kv = group(&context, WIDE_ROWS);
+        let head = group(&[plain(weights.head, b.base, shape.vocab)], ROWS_MAX);
+        let mut block = |members: &[Member]| group(members, ROWS_MAX);
         let width = shape.query_width() / shape.groups;
         let mut layers = Vec::new();
         for layer in &weights.layers {
@@ -194,13 +213,13 @@ impl Groups {
             };
             let jobs_max = shape.expert_jobs(shape.rows);
             layers.push(LayerGroups {
-                q_kv: group(&[
+                q_kv: block(&[
                     plain(layer.wq_a, b.raw_rank, shape.q_rank),
                     plain(layer.wkv, kv(0), shape.head_dim),
                 ]),
-                q_b: group(&[plain(layer.wq_b, b.queries, shape.query_width())]),
-                o_a: group(&o_a),
-                o_b: group(&[plain(layer.wo_b, b.output, shape.hidden)]),
+                q_b: block(&[plain(layer.wq_b, b.queries, shape.query_width())]),
+                o_a: block(&o_a),
+                o_b: block(&[plain(layer.wo_b, b.output, shape.hidden)]),
                 gate_up: Group::new(&weights.table, b.gate_up_jobs, 2 * jobs_max, part(&[0, 1])),
                 down: Group::new(&weights.table, b.down_jobs, jobs_max, part(&[2])),
             });
@@ -287,14 +306,14 @@ impl Engine {
         rotated: u64,
     ) -> Result<(), DeviceError> {
         let grid = [group.out_features / 128, group.splits, group.count];
+        let product = Product::of(rows.bound);
         for &kind in &group.kinds {
-            let shared = gemm_shared(Kind::bits(kind), rows.bound.div_ceil(8));
-            // SAFETY: arguments as exl3_gemm.cu declares them; the sums have room for the group.
+            // SAFETY: arguments as exl3_product.cuh declares them; the sums have room for the group.
             unsafe {
                 self.kernels.launch(
-                    self.kernels.product(kind),
+                    self.kernels.product(product, kind),
                     grid,
-                    shared,
+                    product.shared(kind, rows.bound),
                     &[
                         Arg::At(self.buffers.table),
                         Arg::At(group.jobs),

@@ -9,7 +9,6 @@ use cudarc::driver::sys::{self, CUstreamCaptureMode};
 
 use super::device::{Device, DeviceError, Doing};
 use super::engine::{Engine, Pass};
-use super::records::ROWS_MAX;
 
 /// An executable graph.
 struct Graph {
@@ -71,7 +70,7 @@ impl Graphs {
         let drafting = (1..=engine.shape.drafts)
             .flat_map(|drafts| heads(drafts).map(move |head| (drafts, head)));
         let passes = std::iter::once((0, 0)).chain(drafting).flat_map(|(drafts, head)| {
-            (0..=ROWS_MAX / 8).map(move |context| Pass { context, drafts, head })
+            Pass::context_buckets().map(move |context| Pass { context, drafts, head })
         });
         let work = passes.filter(|pass| pass.context + pass.drafts > 0);
         let graphs = work.map(|pass| Ok((pass, Graph::capture(engine, pass)?)));

@@ -14,16 +14,12 @@ use super::device::{BackendUnavailable, Device, DeviceError, Doing};
 use super::image::{self, Chosen};
 use super::linears::Kind;
 use super::measure::Marks;
+use super::products::Product;
 
 /// Arguments of one launch at most.
 const ARGS_MAX: usize = 20;
-/// Stages of the product kernel: `STAGES` of exl3_gemm.cu.
-const STAGES: usize = 4;
-
-/// Shared memory of the product kernel for `groups` groups of eight rows.
-pub(super) fn gemm_shared(bits: usize, groups: usize) -> usize {
-    STAGES * (1024 * bits + 8 * 144 * groups)
-}
+/// Threads of a block of every product kernel.
+const PRODUCT_THREADS: u32 = 256;
 
 /// One kernel of a loaded module.
 #[derive(Clone, Copy)]
@@ -31,13 +27,13 @@ pub(super) struct Function(pub(super) sys::CUfunction);
 
 macro_rules! kernels {
     ($($source:literal: $($name:ident $threads:literal),*;)*) => {
-        /// Every kernel but the products, which come in one version a width and codebook.
+        /// Every kernel; of the products there is one a version, width and codebook.
         pub(super) struct Kernels {
             device: Arc<Device>,
             modules: Vec<sys::CUmodule>,
             /// Architecture of the images in use.
             pub(super) arch: String,
-            products: Vec<(Kind, Function)>,
+            products: Vec<(Product, Kind, Function)>,
             /// Times of launches, while somebody measures.
             pub(super) marks: Marks,
             $($(pub(super) $name: (Function, u32),)*)*
@@ -59,9 +55,13 @@ macro_rules! kernels {
                         let module = loader.module($source, &images)?;
                         $(let $name = (loader.function(module, stringify!($name))?, $threads);)*
                     )*
-                    let module = loader.module("exl3_gemm", &images)?;
-                    let products = Kind::all().map(|kind| Ok((kind, loader.product(module, kind)?)));
-                    let products = products.collect::<Result<_, BackendUnavailable>>()?;
+                    let mut products = Vec::new();
+                    for product in Product::ALL {
+                        let module = loader.module(product.source, &images)?;
+                        for kind in Kind::all() {
+                            products.push((product, kind, loader.product(module, product, kind)?));
+                        }
+                    }
                     Ok((products, $($($name,)*)*))
                 })();
                 let modules = loader.modules;
@@ -83,8 +83,8 @@ macro_rules! kernels {
                 let mut all = vec![
                     $($(($source, stringify!($name).to_owned(), self.$name),)*)*
                 ];
-                let product = |&(kind, _): &(Kind, Function)| {
-                    ("exl3_gemm", kind.kernel(), self.product(kind))
+                let product = |&(product, kind, function): &(Product, Kind, Function)| {
+                    (product.source, product.kernel(kind), (function, PRODUCT_THREADS))
                 };
                 all.extend(self.products.iter().map(product));
                 all
@@ -120,10 +120,11 @@ pub(super) fn record<T: IntoBytes + Immutable>(value: &T) -> Arg<'_> {
 }
 
 impl Kernels {
-    /// The product kernel of a kind.
-    pub(super) fn product(&self, kind: Kind) -> (Function, u32) {
-        let found = self.products.iter().find(|(k, _)| *k == kind);
-        (found.expect("layers of a kind without a kernel are refused when loaded").1, 256)
+    /// The product kernel of a version and kind.
+    pub(super) fn product(&self, product: Product, kind: Kind) -> (Function, u32) {
+        let found = self.products.iter().find(|&&(p, k, _)| p == product && k == kind);
+        let found = found.expect("layers of a kind without a kernel are refused when loaded");
+        (found.2, PRODUCT_THREADS)
     }
 
     /// Puts one launch on the stream.
@@ -226,11 +227,15 @@ impl Loader<'_> {
         Ok(Function(function))
     }
 
-    fn product(&self, module: sys::CUmodule, kind: Kind) -> Result<Function, BackendUnavailable> {
-        let name = kind.kernel();
+    fn product(
+        &self,
+        module: sys::CUmodule,
+        product: Product,
+        kind: Kind,
+    ) -> Result<Function, BackendUnavailable> {
+        let name = product.kernel(kind);
         let function = self.function(module, &name)?;
-        let most = gemm_shared(kind.bits(), super::records::ROWS_MAX / 8);
-        let most = i32::try_from(most).expect("tens of kilobytes");
+        let most = i32::try_from(product.shared_max(kind)).expect("tens of kilobytes");
         // SAFETY: the function exists.
         unsafe {
             result::function::set_function_attribute(

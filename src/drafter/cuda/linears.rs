@@ -3,7 +3,8 @@
 //! How often a layer's inputs are split is decided here, from the layer alone: a row's sums must not depend
 //! on what else runs (contract-notes D41).
 
-use super::records::{ALL_ROWS, JobRecord, LinearRecord, ROWS_MAX, word};
+use super::products::Product;
+use super::records::{ALL_ROWS, JobRecord, LinearRecord, word};
 use crate::drafter::weights::Linear;
 use crate::exl3::{Codebook, Exl3Linear};
 
@@ -23,17 +24,22 @@ impl Kind {
         (0..3).flat_map(|codebook| (2..=8).map(move |bits| Self(bits | codebook << 8)))
     }
 
-    /// The kind of a layer, if there is a kernel for it.
-    fn of(layer: &Exl3Linear) -> Option<Self> {
-        let codebook = match layer.codebook() {
+    /// The kind of a codebook and a number of bits.
+    pub(super) fn new(codebook: Codebook, bits: usize) -> Self {
+        let codebook = match codebook {
             Codebook::ThreeInst => 0,
             Codebook::Mcg => 1,
             Codebook::Mul1 => 2,
         };
+        Self(word(bits) | codebook << 8)
+    }
+
+    /// The kind of a layer, if there is a kernel for it.
+    fn of(layer: &Exl3Linear) -> Option<Self> {
         let width = layer.width();
-        let bits = u32::try_from(width.tile_bytes() / 32).ok()?;
-        let kind = Self(bits | codebook << 8);
-        (!width.is_half() && (2..=8).contains(&bits)).then_some(kind)
+        let bits = width.tile_bytes() / 32;
+        let whole = !width.is_half() && (2..=8).contains(&bits);
+        whole.then(|| Self::new(layer.codebook(), bits))
     }
 
     /// Bits a weight.
@@ -41,17 +47,17 @@ impl Kind {
         (self.0 & 0xFF) as usize
     }
 
-    /// Name of the product kernel.
-    pub(super) fn kernel(self) -> String {
+    /// Codebook and width as names of kernels end.
+    pub(super) fn suffix(self) -> String {
         let codebook = ["3inst", "mcg", "mul1"][(self.0 >> 8) as usize];
-        format!("exl3_gemm_{codebook}_k{}", self.bits())
+        format!("{codebook}_k{}", self.bits())
     }
 }
 
 impl LinearRecord {
-    /// Name of the kernel that decodes it.
-    pub(super) fn kernel(&self) -> String {
-        Kind(self.kind).kernel()
+    /// Name of the kernel that decodes it in launches of `rows` rows.
+    pub(super) fn kernel(&self, rows: usize) -> String {
+        Product::of(rows).kernel(Kind(self.kind))
     }
 
     /// Bytes of its packed weights.
@@ -213,22 +219,22 @@ impl Group {
     }
 }
 
-/// Jobs of a group whose members each take all rows of the launch.
-pub(super) fn jobs(table: &LinearTable, members: &[Member]) -> Vec<JobRecord> {
+/// Jobs of a group whose members each take all rows of the launch, at most `rows_max`.
+pub(super) fn jobs(table: &LinearTable, members: &[Member], rows_max: usize) -> Vec<JobRecord> {
     let mut part = 0;
     let job = |(i, member): (usize, &Member)| {
         let job = JobRecord {
             y: member.y,
             linear: word(member.layer),
             rows: ALL_ROWS,
-            row0: word(i * ROWS_MAX),
+            row0: word(i * rows_max),
             part: word(part),
-            pitch: word(ROWS_MAX),
+            pitch: word(rows_max),
             x_col: word(member.x_col),
             y_pitch: word(member.y_pitch),
             pad: 0,
         };
-        part += ROWS_MAX * table.sums(member.layer);
+        part += rows_max * table.sums(member.layer);
         job
     };
     members.iter().enumerate().map(job).collect()
@@ -245,13 +251,5 @@ mod tests {
         assert_eq!(splits(5120, 129_280, 1), 1);
         assert_eq!(splits(2304, 5120, 8), 1);
         assert_eq!(splits(128, 128, 1), 1);
-    }
-
-    #[test]
-    fn every_kind_names_its_kernel() {
-        let names: Vec<String> = Kind::all().map(Kind::kernel).collect();
-        assert_eq!(names.len(), 21);
-        assert!(names.contains(&"exl3_gemm_mul1_k5".into()));
-        assert!(names.contains(&"exl3_gemm_3inst_k2".into()));
     }
 }

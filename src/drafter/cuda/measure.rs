@@ -12,7 +12,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUfunction_attr
 use super::device::{Device, DeviceError, DeviceFacts, DeviceMemory, Doing, probe};
 use super::engine::{Halt, Pass, Watch};
 use super::kernels::{Function, Kernels};
-use super::records::ROWS_MAX;
+use super::records::WIDE_ROWS;
 use super::{CudaDrafter, CudaError, MarkovCounters};
 use crate::drafter::{DraftBlocks, DraftError};
 use crate::plan::{RowBlock, StepPlan};
@@ -320,7 +320,7 @@ impl CudaDrafter {
     ) -> Result<Duration, DeviceError> {
         let rows: usize = plan.appends.iter().map(|append| append.rows.len()).sum();
         let (drafts, head_rows) = (plan.drafts.len(), plan.drafts.iter().map(|d| d.n_out).sum());
-        let one = rows <= ROWS_MAX && drafts <= self.engine.shape.drafts && rows + drafts > 0;
+        let one = rows <= WIDE_ROWS && drafts <= self.engine.shape.drafts && rows + drafts > 0;
         assert!(one, "a plan of one pass");
         if let Some(flush) = flush {
             self.overwrite(flush)?;
@@ -339,7 +339,8 @@ impl CudaDrafter {
         drafts: usize,
         head_rows: usize,
     ) -> Result<(), DeviceError> {
-        let pass = Pass { context: rows.div_ceil(8), drafts, head: head_rows.div_ceil(8) };
+        let pass =
+            Pass { context: Pass::context_bucket(rows), drafts, head: head_rows.div_ceil(8) };
         match &self.graphs {
             Some(graphs) => graphs.launch(pass),
             None => self.engine.unwatched(pass),
@@ -405,25 +406,26 @@ impl CudaDrafter {
     ) -> RoundBytes {
         let (s, w) = (&self.engine.shape, &self.engine.weights);
         let mut bytes = RoundBytes::default();
-        let mut add = |part, linears: &[usize]| {
+        let mut add = |part, rows: usize, linears: &[usize]| {
             for &index in linears {
                 let linear = &w.table.records[index];
                 let packed = linear.weight_bytes();
                 *bytes.parts.entry(part).or_default() += packed + linear.scale_bytes();
-                *bytes.products.entry(linear.kernel()).or_default() += packed;
+                *bytes.products.entry(linear.kernel(rows)).or_default() += packed;
             }
         };
-        if plan.appends.iter().any(|append| !append.rows.is_empty()) {
-            add("projection", &[w.main_proj]);
+        let rows = plan.appends.iter().map(|append| append.rows.len()).sum();
+        if rows > 0 {
+            add("projection", rows, &[w.main_proj]);
         }
         if !plan.drafts.is_empty() {
-            add("head", &[w.head]);
+            add("head", 1, &[w.head]);
             for (layer, chosen) in w.layers.iter().zip(experts) {
                 let expert = |e: usize| [0, 1, 2].map(|part| layer.experts + 3 * e + part);
-                add("dense", &[layer.wq_a, layer.wkv, layer.wq_b, layer.wo_b]);
-                add("dense", &layer.wo_a);
-                add("dense", &expert(s.experts));
-                chosen.iter().for_each(|&e| add("experts", &expert(e)));
+                add("dense", 1, &[layer.wq_a, layer.wkv, layer.wq_b, layer.wo_b]);
+                add("dense", 1, &layer.wo_a);
+                add("dense", 1, &expert(s.experts));
+                chosen.iter().for_each(|&e| add("experts", 1, &expert(e)));
             }
             // Router and both mixes of a layer: 24 rows over four streams each, f32 like the router.
             let plain = 4 * s.hidden * (s.experts + 2 * 24 * 4);

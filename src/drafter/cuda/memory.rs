@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::device::{DeviceError, DeviceMemory};
 use super::meta::MetaLayout;
-use super::records::{ROWS_MAX, TOP_BYTES};
+use super::records::{ROWS_MAX, TOP_BYTES, WIDE_ROWS};
 use super::shape::Shape;
 use super::upload::WeightsAt;
 
@@ -54,10 +54,8 @@ pub(super) struct Sizes {
 }
 
 buffers! { s, sizes, layout;
-    /// `[tap_rows, taps]` bf16
-    taps = 2 * s.tap_rows * s.taps;
-    /// The piece of a pass
-    meta = 4 * layout.words();
+    /// `[tap_rows, taps]` bf16, then the piece of a pass: they come in one copy
+    taps = tap_bytes(s) + 4 * layout.words();
     /// `LinearRecord`s
     table = 64 * sizes.layers;
     /// `JobRecord`s of the fixed groups
@@ -70,11 +68,11 @@ buffers! { s, sizes, layout;
     rotated_inner = 2 * s.grouped_rows() * s.inner;
     /// f32
     sums = 4 * sizes.sums;
-    /// `[32, hidden]` bf16
-    projected = 2 * ROWS_MAX * s.hidden;
-    main_x = 2 * ROWS_MAX * s.hidden;
-    /// `[layers, 32, head_dim]` bf16
-    raw_kv = 2 * s.layers * ROWS_MAX * s.head_dim;
+    /// `[128, hidden]` bf16
+    projected = 2 * WIDE_ROWS * s.hidden;
+    main_x = 2 * WIDE_ROWS * s.hidden;
+    /// `[layers, 128, head_dim]` bf16
+    raw_kv = 2 * s.layers * WIDE_ROWS * s.head_dim;
     /// `[rows, 4, hidden]` bf16
     streams = 2 * s.rows * 4 * s.hidden;
     /// `[rows, 4]` f32; the two take turns
@@ -127,30 +125,42 @@ buffers! { s, sizes, layout;
     results = 20 * s.drafts * s.block;
 }
 
+impl Buffers {
+    /// Address of the piece of a pass.
+    pub(super) fn meta(&self, shape: &Shape) -> u64 {
+        self.taps + tap_bytes(shape) as u64
+    }
+}
+
+/// Bytes of all tap rows of the largest STEP.
+fn tap_bytes(shape: &Shape) -> usize {
+    2 * shape.tap_rows * shape.taps
+}
+
 impl Sizes {
     pub(super) fn new(s: &Shape, weights: &WeightsAt) -> Self {
         let table = &weights.table;
-        let of = |layers: &[usize]| ROWS_MAX * layers.iter().map(|&l| table.sums(l)).sum::<usize>();
+        let of = |rows: usize, layers: &[usize]| {
+            rows * layers.iter().map(|&l| table.sums(l)).sum::<usize>()
+        };
         let all_kv: Vec<usize> = weights.layers.iter().map(|l| l.wkv).collect();
-        let mut sums = of(&[weights.main_proj]).max(of(&[weights.head])).max(of(&all_kv));
+        let context = of(WIDE_ROWS, &[weights.main_proj]).max(of(WIDE_ROWS, &all_kv));
+        let mut sums = context.max(of(ROWS_MAX, &[weights.head]));
         let mut jobs = 2 + all_kv.len();
         for layer in &weights.layers {
             let (gate, down) = (layer.experts, layer.experts + 2);
             let experts = s.grouped_rows() * (2 * table.sums(gate)).max(table.sums(down));
             let groups = [&[layer.wq_a, layer.wkv][..], &[layer.wq_b], &layer.wo_a, &[layer.wo_b]];
-            sums = groups.iter().map(|layers| of(layers)).fold(sums.max(experts), usize::max);
+            sums = groups
+                .iter()
+                .map(|layers| of(ROWS_MAX, layers))
+                .fold(sums.max(experts), usize::max);
             jobs += groups.iter().map(|layers| layers.len()).sum::<usize>();
         }
-        let widths = [
-            s.taps,
-            s.layers * s.hidden,
-            2 * s.hidden,
-            s.q_rank,
-            s.query_width(),
-            s.groups * s.o_rank,
-        ];
-        let widest = widths.into_iter().max().unwrap_or(0);
-        let rotated = (ROWS_MAX * widest).max(2 * s.grouped_rows() * s.hidden);
+        let context = WIDE_ROWS * s.taps.max(s.layers * s.hidden);
+        let block = [2 * s.hidden, s.q_rank, s.query_width(), s.groups * s.o_rank];
+        let block = block.map(|width| ROWS_MAX * width).into_iter().fold(context, usize::max);
+        let rotated = block.max(2 * s.grouped_rows() * s.hidden);
         Self { rotated, sums, layers: table.records.len(), jobs }
     }
 }

@@ -1,12 +1,12 @@
 //! What changes from STEP to STEP, as kernels read it: counts, tokens, positions, places.
 //!
 //! Kernels take sizes from here and not from their launch, so that one captured graph serves every plan of
-//! its bucket. The numbers lie in page-locked memory, one piece a pass, and are copied as a whole: a part for the
-//! context rows, then a part for the drafts.
+//! its bucket. The numbers lie in page-locked memory, one piece a pass, and are copied at once: a part for the
+//! drafts, then a part for the context rows, whose last list ends where the rows of the pass do.
 
 use std::ops::Range;
 
-use super::records::ROWS_MAX;
+use super::records::{ROWS_MAX, WIDE_ROWS};
 use super::shape::Shape;
 
 /// Where each list lies, in 32-bit words from the start of its part.
@@ -17,17 +17,21 @@ pub(super) struct MetaLayout {
 
 /// Words of the counts at the start of a part.
 const COUNTS: usize = 4;
+/// Words of a context part before its angles.
+const CONTEXT_LISTS: usize = COUNTS + 2 * WIDE_ROWS;
+/// Words of a block part before its angles.
+const BLOCK_LISTS: usize = COUNTS + 8 * ROWS_MAX;
 
 /// Addresses of the context part on the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ContextMeta {
     /// One count: rows.
     pub(super) rows: u64,
-    /// `[32]` row of the taps.
+    /// `[128]` row of the taps.
     pub(super) tap_rows: u64,
-    /// `[32]` row of a layer's window store.
+    /// `[128]` row of a layer's window store.
     pub(super) places: u64,
-    /// `[32, pairs, 2]` cosine and sine.
+    /// `[128, pairs, 2]` cosine and sine.
     pub(super) angles: u64,
 }
 
@@ -55,38 +59,35 @@ impl MetaLayout {
         Self { pairs: shape.pairs() }
     }
 
-    fn angles(&self) -> usize {
-        2 * ROWS_MAX * self.pairs
+    /// Words of a piece of `rows` context rows.
+    pub(super) fn words_of(&self, rows: usize) -> usize {
+        self.block_words() + CONTEXT_LISTS + 2 * rows * self.pairs
     }
 
-    /// Words of a piece.
+    /// Words of the largest piece.
     pub(super) fn words(&self) -> usize {
-        self.context_words() + self.block_words()
+        self.words_of(WIDE_ROWS)
     }
 
-    /// Words of its context part.
-    pub(super) fn context_words(&self) -> usize {
-        COUNTS + 2 * ROWS_MAX + self.angles()
-    }
-
-    fn block_words(&self) -> usize {
-        COUNTS + 8 * ROWS_MAX + self.angles()
+    /// Words of the block part.
+    pub(super) fn block_words(&self) -> usize {
+        BLOCK_LISTS + 2 * ROWS_MAX * self.pairs
     }
 
     /// Addresses of the context part of a piece at `at`.
     pub(super) fn context(&self, at: u64) -> ContextMeta {
+        let at = at + 4 * self.block_words() as u64;
         let word = |words: usize| at + 4 * words as u64;
         ContextMeta {
             rows: at,
             tap_rows: word(COUNTS),
-            places: word(COUNTS + ROWS_MAX),
-            angles: word(COUNTS + 2 * ROWS_MAX),
+            places: word(COUNTS + WIDE_ROWS),
+            angles: word(CONTEXT_LISTS),
         }
     }
 
     /// Addresses of the block part of a piece at `at`.
     pub(super) fn block(&self, at: u64) -> BlockMeta {
-        let at = at + 4 * self.context_words() as u64;
         let word = |words: usize| at + 4 * words as u64;
         BlockMeta {
             rows: at,
@@ -95,13 +96,25 @@ impl MetaLayout {
             head_source: word(COUNTS + ROWS_MAX),
             keys: word(COUNTS + 2 * ROWS_MAX),
             heads: word(COUNTS + 5 * ROWS_MAX),
-            angles: word(COUNTS + 8 * ROWS_MAX),
+            angles: word(BLOCK_LISTS),
         }
+    }
+
+    /// The two parts of a piece, to be written.
+    pub(super) fn parts<'a>(&self, piece: &'a mut [u8]) -> (Writer<'a>, Writer<'a>) {
+        let (block, context) = piece.split_at_mut(4 * self.block_words());
+        (Writer(block), Writer(context))
+    }
+
+    /// Place of context row `row` in a written piece.
+    pub(super) fn written_place(&self, piece: &[u8], row: usize) -> usize {
+        let word = self.block_words() + COUNTS + WIDE_ROWS + row;
+        u32::from_le_bytes(piece.as_chunks().0[word]) as usize
     }
 }
 
 /// Writes words into a part of a piece.
-pub(super) struct Writer<'a>(pub(super) &'a mut [u8]);
+pub(super) struct Writer<'a>(&'a mut [u8]);
 
 impl Writer<'_> {
     /// Sets word `at`.
@@ -123,12 +136,12 @@ impl Writer<'_> {
     /// Sets context row `row`.
     pub(super) fn context_row(&mut self, row: usize, tap_row: u32, place: u32) {
         self.word(COUNTS + row, tap_row);
-        self.word(COUNTS + ROWS_MAX + row, place);
+        self.word(COUNTS + WIDE_ROWS + row, place);
     }
 
     /// Words of the angles of context row `row`.
     pub(super) fn context_angles(layout: &MetaLayout, row: usize) -> usize {
-        COUNTS + 2 * ROWS_MAX + 2 * layout.pairs * row
+        CONTEXT_LISTS + 2 * layout.pairs * row
     }
 
     /// Sets the counts of a block part.
@@ -158,7 +171,7 @@ impl Writer<'_> {
 
     /// Words of the angles of block row `row`.
     pub(super) fn block_angles(layout: &MetaLayout, row: usize) -> usize {
-        COUNTS + 8 * ROWS_MAX + 2 * layout.pairs * row
+        BLOCK_LISTS + 2 * layout.pairs * row
     }
 
     /// Sets cosine and sine pairs from word `at` on.

@@ -10,6 +10,7 @@
 mod angles;
 mod block;
 pub mod cases;
+mod chunk;
 mod context;
 mod device;
 mod engine;
@@ -22,6 +23,10 @@ pub mod measure;
 mod memory;
 mod meta;
 pub mod pack;
+mod pieces;
+mod pinned;
+mod placement;
+mod products;
 mod records;
 mod resident;
 mod shape;
@@ -40,22 +45,23 @@ pub use memory::MemoryPlan;
 pub use shape::UnsupportedShape;
 pub use single::LayerCheck;
 
-use self::device::{Device, DeviceMemory, Pinned};
+use self::device::{Device, DeviceMemory};
 use self::engine::{Engine, Groups, Halt, Pass, Watch};
 use self::graph::Graphs;
 use self::kernels::Kernels;
 use self::memory::{Buffers, RESERVE_BYTES, Sizes};
 use self::meta::MetaLayout;
+use self::placement::{CHUNK_BYTES, Origins, Placement};
 use self::resident::{ResidentAt, ResidentSize};
 use self::shape::Shape;
 use self::step::Staging;
-use self::upload::{Counter, Uploader, place, supported};
+use self::upload::{Counter, place, supported};
 use super::cpu::Logits;
 use super::stage::StageObserver;
 use super::weights::{LoadReport, Weights, WeightsError};
 use super::{BackendInfo, DraftBlocks, DraftError, Drafter, MarkovCounters};
-use crate::buffer::{FrameBuffer, FrameMemory};
-use crate::checkpoint::Checkpoint;
+use crate::buffer::FrameBuffer;
+use crate::checkpoint::{Checkpoint, CheckpointError, Unverified};
 use crate::geometry::{Geometry, GeometryError};
 use crate::plan::{RowBlock, StepPlan};
 
@@ -82,6 +88,8 @@ pub struct CudaOptions {
     pub fill: u8,
     /// Whether the driver compiles the kernels itself, also where there is machine code for the device.
     pub ptx: bool,
+    /// Bytes at most that a load reads at once from a file. The same bits whatever it is.
+    pub chunk_bytes: usize,
 }
 
 impl Default for CudaOptions {
@@ -96,6 +104,7 @@ impl Default for CudaOptions {
             markov_bytes: MARKOV_BYTES,
             fill: 0,
             ptx: false,
+            chunk_bytes: CHUNK_BYTES,
         }
     }
 }
@@ -112,6 +121,9 @@ pub enum CudaError {
     /// The tensors are not the drafter's.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// Files are not what the receipt says, or could not be read.
+    #[error(transparent)]
+    Files(#[from] CheckpointError),
     /// A config the kernels are not written for.
     #[error(transparent)]
     Shape(#[from] UnsupportedShape),
@@ -138,11 +150,34 @@ pub struct CudaDrafter {
 
 impl CudaDrafter {
     /// Loads weights and kernels, takes all memory, captures the graphs. Nothing is taken on the device if
-    /// it would not fit.
+    /// it would not fit. The weights come from where `checkpoint` has them in memory.
     ///
     /// # Errors
     /// [`CudaError`]; nothing stays behind.
     pub fn new(checkpoint: &Checkpoint, options: CudaOptions) -> Result<Self, CudaError> {
+        Self::build(checkpoint, None, options)
+    }
+
+    /// As [`new`](Self::new), for a checkpoint whose `files` are still to be verified: each is read once, by
+    /// one of several readers that hashes it and uploads what belongs on the device. They are verified when this
+    /// returns a drafter.
+    ///
+    /// # Errors
+    /// [`CudaError`]; nothing stays behind. [`CudaError::Files`] says that a file is not what the receipt says;
+    /// any other error says nothing about that.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        files: &Unverified,
+        options: CudaOptions,
+    ) -> Result<Self, CudaError> {
+        Self::build(checkpoint, Some(files), options)
+    }
+
+    fn build(
+        checkpoint: &Checkpoint,
+        files: Option<&Unverified>,
+        options: CudaOptions,
+    ) -> Result<Self, CudaError> {
         let started = Instant::now();
         let config = &checkpoint.config;
         let geometry = config.geometry(options.max_slots)?;
@@ -173,13 +208,16 @@ impl CudaDrafter {
             return Err(too_large(&plan).into());
         }
         let mut memory = DeviceMemory::new(device.clone());
-        let mut uploader = Uploader::new(&device, &mut memory, counter.bytes);
-        let placed = place(&weights, &shape, &mut uploader)?;
+        let origins = Origins::of(checkpoint, files);
+        let mut placement = Placement::new(&mut memory, counter.bytes, &origins);
+        let placed = place(&weights, &shape, &mut placement)?;
+        placement.done().upload(&device, options.chunk_bytes)?;
+        placed.write_norms(&weights, &device)?;
         let buffers = Buffers::take(&shape, &sizes, &layout, &mut memory, options.fill)?;
         let (groups, jobs) = Groups::new(&shape, &placed, &buffers);
         let mut engine = Engine {
-            context_meta: layout.context(buffers.meta),
-            block_meta: layout.block(buffers.meta),
+            context_meta: layout.context(buffers.meta(&shape)),
+            block_meta: layout.block(buffers.meta(&shape)),
             round_logits,
             prune: options.prune,
             device: device.clone(),
@@ -261,7 +299,7 @@ impl CudaDrafter {
         let engine = &self.engine;
         self.staging.upload_nothing(engine)?;
         let drafts = engine.shape.drafts;
-        engine.unwatched(Pass { context: 1, drafts, head: 1 })?;
+        engine.unwatched(Pass { context: 8, drafts, head: 1 })?;
         engine.device.synchronize()?;
         if graphs {
             self.graphs = Some(Graphs::capture(engine)?);
@@ -275,7 +313,7 @@ impl CudaDrafter {
         let engine = &self.engine;
         self.staging.upload_nothing(engine)?;
         if let Some(graphs) = &self.graphs {
-            graphs.launch(Pass { context: 1, drafts: 1, head: 1 })?;
+            graphs.launch(Pass { context: 8, drafts: 1, head: 1 })?;
         }
         engine.device.synchronize()
     }
@@ -317,10 +355,7 @@ impl Drafter for CudaDrafter {
     }
 
     fn frame_buffer(&self, bytes: usize) -> Result<FrameBuffer, DraftError> {
-        let room = FrameBuffer::memory_for(bytes);
-        let pinned = Pinned::new(&self.engine.device, room);
-        let pinned = pinned.map_err(|error| DraftError::Backend(error.to_string()))?;
-        Ok(FrameBuffer::in_memory(bytes, Box::new(pinned))?)
+        self.staging.frame_buffer(&self.engine, bytes)
     }
 
     fn step(
@@ -336,16 +371,6 @@ impl Drafter for CudaDrafter {
             Ok(()) | Err(Halt::Stopped) => Ok(()),
             Err(Halt::Device(error)) => Err(self.failure(error)),
         }
-    }
-}
-
-impl FrameMemory for Pinned {
-    fn bytes(&self) -> &[u8] {
-        Pinned::bytes(self)
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        Pinned::bytes_mut(self)
     }
 }
 

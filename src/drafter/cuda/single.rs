@@ -6,10 +6,11 @@ use half::bf16;
 
 use super::CudaError;
 use super::device::{Device, DeviceError, DeviceMemory, probe};
-use super::kernels::{Arg, Kernels, gemm_shared};
+use super::kernels::{Arg, Kernels};
 use super::linears::{Group, LinearTable, Member, check, jobs};
-use super::records::{ROWS_MAX, word};
-use super::upload::Uploader;
+use super::placement::{CHUNK_BYTES, Origins, Placement};
+use super::products::Product;
+use super::records::{WIDE_ROWS, word};
 use crate::drafter::weights::Linear;
 use crate::exl3::Exl3Linear;
 
@@ -42,14 +43,14 @@ impl LayerCheck {
         &self.kernels.arch
     }
 
-    /// `y` `[rows, out]` = `x` `[rows, in]` · W + bias, f32, for at most 32 rows: rotation, product and
+    /// `y` `[rows, out]` = `x` `[rows, in]` · W + bias, f32, for at most 128 rows: rotation, product and
     /// finishing as the backend runs them. `x` is rounded to bf16. `fill` is what memory holds before.
     ///
     /// # Errors
     /// [`CudaError`] for a layer of a width without a kernel, and when the device fails.
     ///
     /// # Panics
-    /// If there are more rows than 32, or values than rows.
+    /// If there are more rows than 128, or values than rows.
     pub fn forward(
         &self,
         layer: &Exl3Linear,
@@ -58,21 +59,24 @@ impl LayerCheck {
         fill: u8,
     ) -> Result<Vec<f32>, CudaError> {
         let (inputs, outputs) = (layer.in_features(), layer.out_features());
-        assert!(rows <= ROWS_MAX && x.len() == rows * inputs, "rows of a single launch");
+        assert!(rows <= WIDE_ROWS && x.len() == rows * inputs, "rows of a single launch");
         let linear = Linear::Exl3(layer.clone());
         check("layer", &linear)?;
         let mut memory = DeviceMemory::new(self.device.clone());
         let mut table = LinearTable::default();
-        let mut uploader = Uploader::new(&self.device, &mut memory, 0);
-        let index = table.add(&linear, 1, &mut uploader)?;
-        let y = memory.take(4 * ROWS_MAX * outputs, fill)?;
-        let jobs = jobs(&table, &[Member { layer: index, x_col: 0, y, y_pitch: outputs }]);
+        let origins = Origins::memory([layer.packed().trellis]);
+        let mut placement = Placement::new(&mut memory, 0, &origins);
+        let index = table.add(&linear, 1, &mut placement)?;
+        placement.done().upload(&self.device, CHUNK_BYTES)?;
+        let y = memory.take(4 * WIDE_ROWS * outputs, fill)?;
+        let member = Member { layer: index, x_col: 0, y, y_pitch: outputs };
+        let jobs = jobs(&table, &[member], WIDE_ROWS);
         let input: Vec<u8> = x.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
         let [table_at, jobs_at, rows_at, x_at] =
             [64, 40, 4, input.len()].map(|n| memory.take(n, fill));
         let (table_at, jobs_at, rows_at, x_at) = (table_at?, jobs_at?, rows_at?, x_at?);
-        let rotated = memory.take(2 * ROWS_MAX * inputs, fill)?;
-        let sums = memory.take(4 * ROWS_MAX * table.sums(index), fill)?;
+        let rotated = memory.take(2 * WIDE_ROWS * inputs, fill)?;
+        let sums = memory.take(4 * WIDE_ROWS * table.sums(index), fill)?;
         let group = Group::new(&table, jobs_at, 1, [index].into_iter());
         let count = word(rows).to_le_bytes();
         {
@@ -103,8 +107,7 @@ impl LayerCheck {
         [table, jobs, count, x, rotated, sums]: [u64; 6],
     ) -> Result<(), DeviceError> {
         let k = &self.kernels;
-        let kind = group.kinds[0];
-        let shared = gemm_shared(kind.bits(), rows.div_ceil(8));
+        let (kind, product) = (group.kinds[0], Product::of(rows));
         let columns = [group.out_features.div_ceil(512), rows, 1];
         // SAFETY: arguments as the sources declare them, over memory taken for these sizes.
         unsafe {
@@ -126,9 +129,9 @@ impl LayerCheck {
                 ],
             )?;
             k.launch(
-                k.product(kind),
+                k.product(product, kind),
                 [group.out_features / 128, group.splits, 1],
-                shared,
+                product.shared(kind, rows),
                 &[Arg::At(table), Arg::At(jobs), Arg::At(count), Arg::At(rotated), Arg::At(sums)],
             )?;
             k.launch(

@@ -1,29 +1,32 @@
 //! One STEP: pieces written, copied, launched, results read back.
 //!
-//! Context rows run in chunks of 32, drafts in chunks of as many as 32 rows hold; neither shows in the
+//! Context rows run in chunks of 128, drafts in chunks of as many as 32 rows hold; neither shows in the
 //! result. A pass takes a chunk of each: all context comes before any draft, so the last chunk of context rows
-//! shares its pass with the first of drafts, and in the common case one pass is the STEP: its rows and one
-//! piece go up, one graph is launched, one list of results comes back. Page-locked memory holds the pieces of
-//! all passes of the largest STEP, so nothing is allocated and no copy waits for staging.
+//! shares its pass with the first of drafts, and in the common case one pass is the STEP: one copy up, one graph
+//! launched, one list of results back. Page-locked memory holds the pieces of all passes of the largest STEP, so
+//! nothing is allocated and no copy waits for staging.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::angles::Angles;
-use super::device::{DeviceError, Pinned};
+use super::device::DeviceError;
 use super::engine::{Engine, Halt, Pass, Watch};
 use super::graph::Graphs;
 use super::head::RESULT_LISTS;
 use super::meta::{MetaLayout, Writer, context_len, place, ring_index};
-use super::records::{ROWS_MAX, word};
+use super::pieces::Pieces;
+use super::pinned::Pinned;
+use super::records::{WIDE_ROWS, word};
 use super::shape::Shape;
-use crate::drafter::{DraftBlocks, MarkovCounters};
+use crate::buffer::FrameBuffer;
+use crate::drafter::{DraftBlocks, DraftError, MarkovCounters};
 use crate::plan::{Draft, RowBlock, StepPlan};
 
 /// Page-locked memory of a STEP and what its chunks are.
 pub(super) struct Staging {
-    /// One piece a pass.
-    pieces: Pinned,
+    sizes: Sizes,
+    pieces: Pieces,
     /// Results of every chunk of drafts.
     results: Pinned,
     angles: Angles,
@@ -40,9 +43,7 @@ pub(super) struct Staging {
 }
 
 /// Sizes of pieces and results, in bytes.
-struct Pieces {
-    /// The context part of a piece, and all of it.
-    context: usize,
+struct Sizes {
     piece: usize,
     /// Results of a chunk of drafts.
     results: usize,
@@ -51,67 +52,56 @@ struct Pieces {
     block_chunks: usize,
 }
 
-impl Pieces {
+impl Sizes {
     fn new(s: &Shape, layout: &MetaLayout) -> Self {
         Self {
-            context: 4 * layout.context_words(),
             piece: 4 * layout.words(),
             results: 4 * RESULT_LISTS * s.drafts * s.block,
-            context_chunks: s.tap_rows.div_ceil(ROWS_MAX),
+            context_chunks: s.tap_rows.div_ceil(WIDE_ROWS),
             block_chunks: s.slots.div_ceil(s.drafts),
         }
     }
 
-    /// Bytes of the piece of `pass`.
-    fn piece(&self, pass: usize) -> Range<usize> {
-        pass * self.piece..(pass + 1) * self.piece
-    }
-
-    /// Of these the context part.
-    fn context(&self, pass: usize) -> Range<usize> {
-        pass * self.piece..pass * self.piece + self.context
-    }
-
-    /// Of these the block part.
-    fn block(&self, pass: usize) -> Range<usize> {
-        pass * self.piece + self.context..(pass + 1) * self.piece
+    /// Passes of the largest STEP.
+    fn passes(&self) -> usize {
+        self.context_chunks + self.block_chunks - 1
     }
 
     /// Bytes of the results of `chunk`.
     fn results(&self, chunk: usize) -> Range<usize> {
         chunk * self.results..(chunk + 1) * self.results
     }
-
-    /// Bytes of all pieces.
-    fn all_pieces(&self) -> usize {
-        (self.context_chunks + self.block_chunks - 1) * self.piece
-    }
-
-    /// Bytes of all results.
-    fn all_results(&self) -> usize {
-        self.block_chunks * self.results
-    }
 }
 
 impl Staging {
-    /// Page-locked bytes it takes.
+    /// Page-locked bytes it takes, beside the room behind each frame buffer.
     pub(super) fn bytes(shape: &Shape, layout: &MetaLayout) -> usize {
-        let pieces = Pieces::new(shape, layout);
-        pieces.all_pieces() + pieces.all_results()
+        let sizes = Sizes::new(shape, layout);
+        sizes.passes() * sizes.piece + sizes.block_chunks * sizes.results
     }
 
     pub(super) fn new(engine: &Engine) -> Result<Self, DeviceError> {
-        let pieces = Pieces::new(&engine.shape, &engine.layout);
+        let sizes = Sizes::new(&engine.shape, &engine.layout);
         Ok(Self {
-            pieces: Pinned::new(&engine.device, pieces.all_pieces())?,
-            results: Pinned::new(&engine.device, pieces.all_results())?,
+            pieces: Pieces::new(engine, sizes.piece, sizes.passes())?,
+            results: Pinned::new(&engine.device, sizes.block_chunks * sizes.results)?,
             angles: Angles::new(&engine.shape),
-            context_rows: Vec::with_capacity(pieces.context_chunks),
-            head_rows: Vec::with_capacity(pieces.block_chunks),
-            places: Vec::with_capacity(ROWS_MAX),
+            context_rows: Vec::with_capacity(sizes.context_chunks),
+            head_rows: Vec::with_capacity(sizes.block_chunks),
+            places: Vec::with_capacity(WIDE_ROWS),
             markov: MarkovCounters::default(),
             host: Duration::ZERO,
+            sizes,
         })
+    }
+
+    /// A buffer for frames of up to `bytes` bytes, whose rows go to the device in one copy with their piece.
+    pub(super) fn frame_buffer(
+        &self,
+        engine: &Engine,
+        bytes: usize,
+    ) -> Result<FrameBuffer, DraftError> {
+        self.pieces.frame_buffer(engine, bytes)
     }
 
     /// How the Markov steps of all STEPs were computed.
@@ -121,9 +111,10 @@ impl Staging {
 
     /// Puts a piece on the device that names no rows and consumes no positions.
     pub(super) fn upload_nothing(&mut self, engine: &Engine) -> Result<(), DeviceError> {
-        let pieces = Pieces::new(&engine.shape, &engine.layout);
-        self.pieces.bytes_mut().fill(0);
-        self.upload(engine, &pieces, 0)?;
+        self.pieces.begin(&[]);
+        self.pieces.piece(0).fill(0);
+        // SAFETY: a piece alone; the wait keeps it unchanged.
+        unsafe { self.pieces.upload(engine, 0, &[], self.sizes.piece) }?;
         engine.device.synchronize()
     }
 
@@ -159,14 +150,14 @@ impl Staging {
         rows: RowBlock<'_>,
         watch: &mut Watch<'_>,
     ) -> Result<(), Halt> {
-        let pieces = Pieces::new(&engine.shape, &engine.layout);
-        self.write_context(engine, &pieces, plan);
-        self.write_blocks(engine, &pieces, plan);
-        if let Some(used) = used_rows(plan) {
-            // SAFETY: the session admits no more rows than `taps` has room for; `run` waits before the
-            // caller gets the rows back.
-            unsafe { engine.device.upload(engine.buffers.taps, rows.rows(used)) }?;
-        }
+        // All rows from the first one stored on, so that they end with the block.
+        let taps = match first_row(plan) {
+            Some(first) => rows.rows(first..rows.len()),
+            None => &[],
+        };
+        self.pieces.begin(taps);
+        self.write_context(engine, plan, rows.len());
+        self.write_blocks(engine, plan);
         let mut drafts = plan.drafts.chunks(engine.shape.drafts).map(<[Draft]>::len);
         let first = self.first_drafting();
         for number in 0..self.context_rows.len().max(first + self.head_rows.len()) {
@@ -174,20 +165,24 @@ impl Staging {
             let chunk = number.checked_sub(first).filter(|&chunk| chunk < self.head_rows.len());
             let head_rows = chunk.map_or(0, |chunk| self.head_rows[chunk]);
             let pass = Pass {
-                context: context_rows.div_ceil(8),
+                context: Pass::context_bucket(context_rows),
                 drafts: chunk.and_then(|_| drafts.next()).unwrap_or(0),
                 head: head_rows.div_ceil(8),
             };
-            self.upload(engine, &pieces, number)?;
+            let taps = if number == 0 { taps } else { &[] };
+            let bytes = 4 * engine.layout.words_of(context_rows);
+            // SAFETY: `write_context` has checked that the rows fit before the piece; `run` waits before the
+            // caller gets them back, and before pieces are written again.
+            unsafe { self.pieces.upload(engine, number, taps, bytes) }?;
             match graphs {
                 Some(graphs) => graphs.launch(pass)?,
                 None => {
-                    self.remember_places(engine, &pieces, number, context_rows);
+                    self.remember_places(engine, number, context_rows);
                     engine.pass(pass, &self.places, head_rows, watch)?;
                 }
             }
             if let Some(chunk) = chunk {
-                let results = &mut self.results.bytes_mut()[pieces.results(chunk)];
+                let results = &mut self.results.bytes_mut()[self.sizes.results(chunk)];
                 // SAFETY: the list is as long on both sides, and nobody reads it before `run` has waited.
                 unsafe { engine.device.download(results, engine.buffers.results) }?;
             }
@@ -200,44 +195,38 @@ impl Staging {
         self.context_rows.len().saturating_sub(1)
     }
 
-    fn upload(&self, engine: &Engine, pieces: &Pieces, pass: usize) -> Result<(), DeviceError> {
-        let piece = &self.pieces.bytes()[pieces.piece(pass)];
-        // SAFETY: the piece has room; it is not written again before the stream has passed.
-        unsafe { engine.device.upload(engine.buffers.meta, piece) }
-    }
-
-    /// Context parts of the plan's appends.
-    fn write_context(&mut self, engine: &Engine, pieces: &Pieces, plan: &StepPlan) {
-        let s = &engine.shape;
-        let first = used_rows(plan).map_or(0, |used| used.start);
+    /// Context parts of the plan's appends from a block of `block` rows, which end where the taps' memory does.
+    ///
+    /// # Panics
+    /// If there are more rows than a STEP may carry: the session admits no such block.
+    fn write_context(&mut self, engine: &Engine, plan: &StepPlan, block: usize) {
+        let (s, layout) = (&engine.shape, &engine.layout);
+        assert!(block <= s.tap_rows, "{block} rows in a STEP of at most {}", s.tap_rows);
         self.context_rows.clear();
         let rows = plan.appends.iter().flat_map(|append| {
             append.rows.clone().zip(append.first_pos..).map(|(row, pos)| (row, append.slot, pos))
         });
-        let mut count = 0;
         for (i, (row, slot, pos)) in rows.enumerate() {
-            let (chunk, at) = (i / ROWS_MAX, i % ROWS_MAX);
+            let (chunk, at) = (i / WIDE_ROWS, i % WIDE_ROWS);
             if at == 0 {
                 self.context_rows.push(0);
             }
             self.context_rows[chunk] = at + 1;
-            let mut piece = Writer(&mut self.pieces.bytes_mut()[pieces.context(chunk)]);
+            let clamped = pos.min(plan.max_model_len - 1);
+            let (_, mut piece) = layout.parts(self.pieces.piece(chunk));
             piece.context_counts(word(at + 1));
-            piece.context_row(at, word(row - first), word(place(s, slot, pos)));
-            let pos = pos.min(plan.max_model_len - 1);
-            piece.angles(Writer::context_angles(&engine.layout, at), self.angles.at(slot, pos));
-            count = i + 1;
+            piece.context_row(at, word(s.tap_rows - block + row), word(place(s, slot, pos)));
+            piece.angles(Writer::context_angles(layout, at), self.angles.at(slot, clamped));
         }
-        debug_assert!(count <= s.tap_rows, "more rows than a STEP may carry");
     }
 
     /// Block parts of the plan's drafts, once the context parts are written.
-    fn write_blocks(&mut self, engine: &Engine, pieces: &Pieces, plan: &StepPlan) {
+    fn write_blocks(&mut self, engine: &Engine, plan: &StepPlan) {
         let s = &engine.shape;
         let first = self.first_drafting();
         self.head_rows.clear();
         for (chunk, drafts) in plan.drafts.chunks(s.drafts).enumerate() {
-            let mut piece = Writer(&mut self.pieces.bytes_mut()[pieces.block(first + chunk)]);
+            let (mut piece, _) = engine.layout.parts(self.pieces.piece(first + chunk));
             let mut head_rows = 0;
             for (d, draft) in drafts.iter().enumerate() {
                 write_draft(
@@ -257,23 +246,20 @@ impl Staging {
     }
 
     /// Places of a pass's context rows, read back from its piece.
-    fn remember_places(&mut self, engine: &Engine, pieces: &Pieces, pass: usize, rows: usize) {
-        let at = engine.layout.context(0).places;
-        // An offset within one piece.
-        let at = usize::try_from(at).expect("a small offset");
-        let piece = &self.pieces.bytes()[pieces.context(pass)];
-        let words = piece[at..].as_chunks::<4>().0.iter().take(rows);
+    fn remember_places(&mut self, engine: &Engine, pass: usize, rows: usize) {
         self.places.clear();
-        self.places.extend(words.map(|&w| u32::from_le_bytes(w) as usize));
+        for row in 0..rows {
+            let place = engine.layout.written_place(self.pieces.piece(pass), row);
+            self.places.push(place);
+        }
     }
 
     /// Results into the blocks of the plan's drafts.
     fn read(&mut self, engine: &Engine, plan: &StepPlan, out: &mut DraftBlocks) {
         let s = &engine.shape;
-        let pieces = Pieces::new(s, &engine.layout);
         let list = s.drafts * s.block;
         for (index, draft) in plan.drafts.iter().enumerate() {
-            let results = &self.results.bytes()[pieces.results(index / s.drafts)];
+            let results = &self.results.bytes()[self.sizes.results(index / s.drafts)];
             let words = results.as_chunks::<4>().0;
             let first = index % s.drafts * s.block;
             let value = |kind: usize, j: usize| words[kind * list + first + j];
@@ -319,10 +305,7 @@ fn write_draft(
     }
 }
 
-/// The span of the row block that the plan stores.
-fn used_rows(plan: &StepPlan) -> Option<Range<usize>> {
-    let rows = plan.appends.iter().filter(|a| !a.rows.is_empty());
-    let start = rows.clone().map(|a| a.rows.start).min()?;
-    let end = rows.map(|a| a.rows.end).max()?;
-    Some(start..end)
+/// The first row of the block that the plan stores.
+fn first_row(plan: &StepPlan) -> Option<usize> {
+    plan.appends.iter().filter(|append| !append.rows.is_empty()).map(|a| a.rows.start).min()
 }

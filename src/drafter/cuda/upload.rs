@@ -1,23 +1,18 @@
-//! Weights on the device: counted once for the memory plan, then copied.
+//! Weights on the device: counted once for the memory plan, then given places.
 //!
-//! EXL3 layers and large tables go as they are stored, everything else as f32. The host's copies can be
-//! dropped afterwards.
+//! EXL3 layers and large tables go as they are stored, everything else as f32. How the bytes come to their
+//! places is told in `placement`. The host's copies can be dropped afterwards.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use super::device::{Device, DeviceError, DeviceMemory};
+use super::device::{Device, DeviceError};
 use super::linears::UnsupportedLayer;
 use super::linears::{LinearTable, Sink, check, floats};
 use super::shape::Shape;
 use crate::drafter::weights::{Float, HyperWeights, LayerWeights, Linear, Matrix, Weights};
 
 /// Placed bytes start on multiples of this.
-const ALIGN: usize = 256;
-/// Large checkpoints share allocations of this size: the driver rounds each one up to 2 MiB.
-const SLAB_BYTES: usize = 256 << 20;
-/// Up to this size every tensor has an allocation of its own, so that a checking driver sees its bounds.
-const SEPARATE_BYTES_MAX: usize = 64 << 20;
+pub(super) const ALIGN: usize = 256;
 
 /// A table of rows in one of three formats.
 #[derive(Clone, Copy, Debug)]
@@ -95,8 +90,14 @@ pub(super) fn supported(weights: &Weights) -> Result<(), UnsupportedLayer> {
     Ok(())
 }
 
-/// Puts all weights into `sink`.
-pub(super) fn place<S: Sink>(
+/// A sink that also keeps room for what is known later.
+pub(super) trait Rooms: Sink {
+    /// Room for so many bytes on a boundary of 256: its address.
+    fn room(&mut self, bytes: usize) -> Result<u64, Self::Error>;
+}
+
+/// Puts all weights into `sink`. The lengths of rows have room; [`WeightsAt::write_norms`] fills it.
+pub(super) fn place<S: Rooms>(
     weights: &Weights,
     shape: &Shape,
     sink: &mut S,
@@ -119,8 +120,8 @@ pub(super) fn place<S: Sink>(
         embed: place_matrix(&weights.embed, sink)?,
         markov_embed: place_matrix(&weights.markov_embed, sink)?,
         markov_head: place_matrix(&weights.markov_head, sink)?,
-        markov_embed_norm: sink.put(&floats(&row_norms(&weights.markov_embed)))?,
-        markov_head_norm: sink.put(&floats(&row_norms(&weights.markov_head)))?,
+        markov_embed_norm: sink.room(4 * weights.markov_embed.rows())?,
+        markov_head_norm: sink.room(4 * weights.markov_head.rows())?,
         confidence: sink.put(&floats(&weights.confidence))?,
         layers,
         table,
@@ -177,7 +178,29 @@ fn place_matrix<S: Sink>(matrix: &Matrix, sink: &mut S) -> Result<TableAt, S::Er
         Float::F16 => 1,
         Float::F32 => 2,
     };
-    Ok(TableAt { at: sink.put(matrix.bytes())?, format })
+    Ok(TableAt { at: sink.put_once(matrix.bytes())?, format })
+}
+
+impl WeightsAt {
+    /// Writes the lengths of the Markov tables' rows. Reads both tables, so it comes after the pass that reads
+    /// and verifies them.
+    pub(super) fn write_norms(
+        &self,
+        weights: &Weights,
+        device: &Device,
+    ) -> Result<(), DeviceError> {
+        let (embed, head) = std::thread::scope(|scope| {
+            let embed = scope.spawn(|| floats(&row_norms(&weights.markov_embed)));
+            let head = floats(&row_norms(&weights.markov_head));
+            (embed.join().unwrap_or_else(|fault| std::panic::resume_unwind(fault)), head)
+        });
+        // SAFETY: both have room for a float a row, and the wait keeps the sources.
+        unsafe {
+            device.upload(self.markov_embed_norm, &embed)?;
+            device.upload(self.markov_head_norm, &head)?;
+        }
+        device.synchronize()
+    }
 }
 
 /// Euclidean length of each row, never below the exact one.
@@ -203,8 +226,7 @@ impl Sink for Counter {
     type Error = std::convert::Infallible;
 
     fn put(&mut self, bytes: &[u8]) -> Result<u64, Self::Error> {
-        self.bytes += bytes.len().next_multiple_of(ALIGN);
-        Ok(0)
+        self.room(bytes.len())
     }
 
     fn put_once(&mut self, bytes: &[u8]) -> Result<u64, Self::Error> {
@@ -215,60 +237,10 @@ impl Sink for Counter {
     }
 }
 
-/// Copies what [`place`] puts.
-pub(super) struct Uploader<'a> {
-    device: &'a Arc<Device>,
-    memory: &'a mut DeviceMemory,
-    slab: Option<(u64, usize)>,
-    separate: bool,
-    left: usize,
-    placed: HashMap<(usize, usize), u64>,
-}
-
-impl<'a> Uploader<'a> {
-    /// An uploader of `bytes` bytes in all, as a [`Counter`] counted them.
-    pub(super) fn new(device: &'a Arc<Device>, memory: &'a mut DeviceMemory, bytes: usize) -> Self {
-        let separate = bytes <= SEPARATE_BYTES_MAX;
-        Self { device, memory, slab: None, separate, left: bytes, placed: HashMap::new() }
-    }
-
-    fn room(&mut self, bytes: usize) -> Result<u64, DeviceError> {
-        if self.separate {
-            return self.memory.take(bytes, 0);
-        }
-        let bytes = bytes.next_multiple_of(ALIGN);
-        let (at, free) = match self.slab {
-            Some((at, free)) if free >= bytes => (at, free),
-            _ => {
-                let size = SLAB_BYTES.min(self.left).max(bytes);
-                (self.memory.take(size, 0)?, size)
-            }
-        };
-        self.left = self.left.saturating_sub(bytes);
-        self.slab = Some((at + bytes as u64, free - bytes));
-        Ok(at)
-    }
-}
-
-impl Sink for Uploader<'_> {
-    type Error = DeviceError;
-
-    fn put(&mut self, bytes: &[u8]) -> Result<u64, DeviceError> {
-        let at = self.room(bytes.len())?;
-        // SAFETY: `room` made room, and the copy is done before `bytes` can go.
-        unsafe { self.device.upload(at, bytes) }?;
-        self.device.synchronize()?;
-        Ok(at)
-    }
-
-    fn put_once(&mut self, bytes: &[u8]) -> Result<u64, DeviceError> {
-        let key = (bytes.as_ptr().addr(), bytes.len());
-        if let Some(&at) = self.placed.get(&key) {
-            return Ok(at);
-        }
-        let at = self.put(bytes)?;
-        self.placed.insert(key, at);
-        Ok(at)
+impl Rooms for Counter {
+    fn room(&mut self, bytes: usize) -> Result<u64, Self::Error> {
+        self.bytes += bytes.next_multiple_of(ALIGN);
+        Ok(0)
     }
 }
 
