@@ -8,6 +8,7 @@
 // twin   exl3/product.rs, the end of multiply_block
 
 #include "exl3.cuh"
+#include "hyper.cuh"
 
 // y bf16 [rows, y_pitch]. With `angles` (f32 [rows, rotary / 2, 2]) the last `rotary` of every `head_dim`
 // columns are turned forward after the rounding and rounded again: drafter/cpu/rope.rs, Angles::rotate.
@@ -36,6 +37,42 @@ KERNEL(128) exl3_finish_bf16(const Linear* linears, const Job* jobs, const u32* 
     }
   }
   *(uint2*)((u16*)job.y + (u64)row * job.y_pitch + at) = make_uint2(pack16(y[0], y[1]), pack16(y[2], y[3]));
+}
+
+// A sublayer's output, bf16 [rows, y_pitch], and what it makes of the streams x bf16 [rows, 4, y_pitch] by
+// post f32 [rows, 4] and comb f32 [rows, 4, 4] (hyper.cuh).
+KERNEL(128) exl3_finish_post(const Linear* linears, const Job* jobs, const u32* rows, const float* part, u16* x,
+                             const float* post, const float* comb) {
+  const Job job = jobs[blockIdx.z];
+  const u32 row = blockIdx.y, column = (4u * blockIdx.x + (threadIdx.x >> 5)) * 128u;
+  if (row >= rows_of(job, rows)) return;
+  const Linear linear = linears[job.linear];
+  if (column >= linear.out) return;
+  float v[4];
+  finish128(linear, job, row, column, part, v);
+  const uint2 y = make_uint2(pack16(bf16_of(v[0]), bf16_of(v[1])), pack16(bf16_of(v[2]), bf16_of(v[3])));
+  const u32 at = column + 4u * (threadIdx.x & 31u);
+  *(uint2*)((u16*)job.y + (u64)row * job.y_pitch + at) = y;
+  write_back(x + (u64)row * STREAMS * job.y_pitch + at, job.y_pitch, y, post + row * STREAMS, comb + row * 16u);
+}
+
+// Between two layers of which the second reads the first's outputs, rounded to bf16: the rotated inputs of the
+// second. Job j of `jobs` has columns j * out .. of them. xh f16 [*, in of the second].
+KERNEL(128) exl3_finish_rotate(const Linear* linears, const Job* jobs, const Job* second, const u32* rows,
+                               const float* part, u16* xh) {
+  const Job job = jobs[blockIdx.z];
+  const u32 row = blockIdx.y, column = (4u * blockIdx.x + (threadIdx.x >> 5)) * 128u;
+  if (row >= rows_of(job, rows)) return;
+  const Linear linear = linears[job.linear];
+  if (column >= linear.out) return;
+  float v[4];
+  finish128(linear, job, row, column, part, v);
+#pragma unroll
+  for (u32 i = 0; i < 4; i++) v[i] = round_bf16(v[i]);
+  const Job to = *second;
+  const Linear& next = linears[to.linear];
+  const u32 at = blockIdx.z * linear.out + column + 4u * (threadIdx.x & 31u);
+  *(uint2*)(xh + (u64)(to.row0 + row) * next.in + at) = rotate_input(v, next.suh + at);
 }
 
 // y f32 [rows, y_pitch], not rounded.

@@ -1,12 +1,12 @@
-// Hyper-connections over four residual streams: the block's start, mixes before a sublayer, write-back after.
+// Hyper-connections over four residual streams: the block's start, mixes before a sublayer, the last collapse.
+// What writes a sublayer's output back is in hyper.cuh, at the end of the kernels that compute it.
 //
 //   x  bf16 [T, 4, hidden], the streams
 //
 // twins  drafter/cpu/hyper.rs; drafter/cpu/block.rs, start and mix
 
-#include "common.cuh"
+#include "hyper.cuh"
 
-#define STREAMS 4u
 #define MIXES 24u         // 4 pre, 4 post, 16 comb
 #define PARTS 25u         // and the sum of squares
 #define CHUNK 256u        // columns of the flattened streams a block of hc_mix reads
@@ -105,6 +105,8 @@ KERNEL(256) hc_input(const u16* x, const float* part, u32 chunks, const float* b
     const u32 lane = threadIdx.x;
     float sum = 0.0f;
     if (lane < PARTS) {
+      // Several loads under way.
+#pragma unroll 16
       for (u32 c = 0; c < chunks; c++) sum += part[((u64)c * ROWS_MAX + row) * PARTS + lane];
     }
     const float mean = __fdiv_rn(__shfl_sync(FULL, sum, MIXES), (float)(STREAMS * hidden));
@@ -136,25 +138,6 @@ KERNEL(256) hc_input(const u16* x, const float* part, u32 chunks, const float* b
   const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, rms_eps)));
   for (u32 d = threadIdx.x; d < hidden; d += 256u) {
     y[(u64)row * hidden + d] = bf16_of(weight[d] * (collapsed[d] * inverse));
-  }
-}
-
-// Writes a sublayer's output back: stream j becomes bf16(post[j] * out + sum_i comb[i][j] * x[i]).
-// out bf16 [rows, hidden]. grid (hidden / 256 rounded up, rows), block 256.
-KERNEL(256) hc_post(u16* x, const u16* out, const float* post, const float* comb, u32 hidden, const u32* rows) {
-  const u32 row = blockIdx.y, d = blockIdx.x * 256u + threadIdx.x;
-  if (row >= *rows || d >= hidden) return;
-  u16* streams = x + (u64)row * STREAMS * hidden + d;
-  const float value = f32_of_bf16(out[(u64)row * hidden + d]);
-  float old[STREAMS];
-#pragma unroll
-  for (u32 i = 0; i < STREAMS; i++) old[i] = f32_of_bf16(streams[(u64)i * hidden]);
-#pragma unroll
-  for (u32 j = 0; j < STREAMS; j++) {
-    float v = __fmul_rn(post[row * STREAMS + j], value);
-#pragma unroll
-    for (u32 i = 0; i < STREAMS; i++) v = mul_add(comb[row * 16u + 4u * i + j], old[i], v);
-    streams[(u64)j * hidden] = bf16_of(v);
   }
 }
 

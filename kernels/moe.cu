@@ -6,6 +6,7 @@
 // twin  drafter/cpu/moe.rs
 
 #include "exl3.cuh"
+#include "hyper.cuh"
 
 #define EXPERTS_MAX 256u
 #define CHOSEN_MAX 8u
@@ -47,8 +48,6 @@ struct Route {
   u32 rows_max;       // rows_max * (chosen + 1) rotated rows for gates, as many for ups behind them
   u32 gate_sums;      // floats of partial sums a rotated row of gate or up takes: splits * inner
   u32 down_sums;      // the same for down: splits * hidden
-  u32 hidden;
-  u64 down_y;         // f32 [rows_max * (chosen + 1), hidden]
 };
 
 DEV float softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }
@@ -111,8 +110,8 @@ DEV void write_jobs(const Route& route, u32 index, u32 expert, u32 row0, u32 row
     job.part = job.row0 * (i == 2 ? route.down_sums : route.gate_sums);
     job.pitch = rows;
     job.x_col = 0;
-    job.y = route.down_y + 4ull * row0 * route.hidden;
-    job.y_pitch = route.hidden;
+    job.y = 0;
+    job.y_pitch = 0;
     job.pad = 0;
     if (i == 2) {
       down[index] = job;
@@ -127,16 +126,18 @@ DEV void write_jobs(const Route& route, u32 index, u32 expert, u32 row0, u32 row
 //   logits   f32 [rows, experts]       bias     f32 [experts]
 //   ids      u32 [rows, chosen]        weights  f32 [rows, chosen], by falling biased score
 //   places   u32 [rows, chosen]        factors  f32 [rows, chosen], by rising expert: grouped row and weight
+//   owners   u32 [rows, chosen] and one more: jobs of the grouped rows at `places`, then the shared expert's
 //   gather   u32 [2, rows_max * (chosen + 1)]   source row of each grouped row, for gates and for ups
 //   gate_up  Job [2 * jobs]            down     Job [jobs]; unused ones get no rows
 //
 // grid (1), block 256
 KERNEL(256) route(const float* logits, const float* bias, Route route, u32* ids, float* weights, u32* places,
-                  float* factors, u32* gather, Job* gate_up, Job* down, const u32* rows) {
+                  float* factors, u32* owners, u32* gather, Job* gate_up, Job* down, const u32* rows) {
   __shared__ float scores[8][EXPERTS_MAX];
   __shared__ u32 chosen[ROWS_MAX * CHOSEN_MAX];
   __shared__ float weight[ROWS_MAX * CHOSEN_MAX];
   __shared__ u32 place[ROWS_MAX * CHOSEN_MAX];
+  __shared__ u32 owner[ROWS_MAX * CHOSEN_MAX];
   __shared__ u32 count[EXPERTS_MAX];
   const u32 n = *rows, k = route.chosen, warp = threadIdx.x >> 5, expert = threadIdx.x;
   for (u32 r = warp; r < n; r += 8u) {
@@ -168,13 +169,17 @@ KERNEL(256) route(const float* logits, const float* bias, Route route, u32* ids,
     for (u32 i = 0, at = row0; i < n * k; i++) {
       if (chosen[i] == expert) {
         place[i] = at;
+        owner[i] = index;
         gather[at] = i / k;
         gather[up_rows + at] = i / k;
         at++;
       }
     }
   }
-  if (threadIdx.x == 0) write_jobs(route, distinct, route.experts, n * k, n, gate_up, down);
+  if (threadIdx.x == 0) {
+    write_jobs(route, distinct, route.experts, n * k, n, gate_up, down);
+    owners[n * k] = distinct;
+  }
   for (u32 j = distinct + 1u + threadIdx.x; j < route.jobs; j += 256u) {
     write_jobs(route, j, route.experts, 0, 0, gate_up, down);
   }
@@ -189,20 +194,43 @@ KERNEL(256) route(const float* logits, const float* bias, Route route, u32* ids,
     for (u32 q = 0; q < k; q++) rank += chosen[r * k + q] < chosen[i];
     places[r * k + rank] = place[i];
     factors[r * k + rank] = weight[i];
+    owners[r * k + rank] = owner[i];
   }
 }
 
-// out bf16 [rows, hidden]: the chosen experts' outputs times their weights in ascending expert order, then the
-// shared expert's, rounded once. down f32 [rows * (chosen + 1), hidden], the shared rows last.
-// grid (hidden / 256 rounded up, rows), block 256.
-KERNEL(256) moe_combine(const float* down, const u32* places, const float* factors, u16* out, u32 chosen, u32 hidden,
-                        const u32* rows) {
-  const u32 row = blockIdx.y, d = blockIdx.x * 256u + threadIdx.x, n = *rows;
-  if (row >= n || d >= hidden) return;
-  float sum = 0.0f;
+// The sublayer's output: the chosen experts' outputs times their weights in ascending expert order, then the shared
+// expert's, rounded once; and what it makes of the streams.
+//
+//   part    f32, sums of the down jobs              down    Job [jobs] of `route`
+//   owners, places, factors of `route`
+//   out     bf16 [rows, hidden]                     x       bf16 [rows, 4, hidden]
+//   post    f32 [rows, 4]                           comb    f32 [rows, 4, 4] (hyper.cuh)
+//
+// grid (hidden / 512 rounded up, rows), block 128: a warp for 128 columns of one row, four a lane
+KERNEL(128) moe_combine(const Linear* linears, const Job* down, const float* part, const u32* owners,
+                        const u32* places, const float* factors, u16* out, u16* x, const float* post,
+                        const float* comb, u32 chosen, u32 hidden, const u32* rows) {
+  const u32 row = blockIdx.y, column = (4u * blockIdx.x + (threadIdx.x >> 5)) * 128u, n = *rows;
+  if (row >= n || column >= hidden) return;
+  float sum[4] = {};
+#pragma unroll 4
   for (u32 i = 0; i < chosen; i++) {
-    sum = mul_add(factors[row * chosen + i], down[(u64)places[row * chosen + i] * hidden + d], sum);
+    const u32 at = row * chosen + i;
+    const Job job = down[owners[at]];
+    float v[4];
+    finish128(linears[job.linear], job, places[at] - job.row0, column, part, v);
+    const float factor = factors[at];
+#pragma unroll
+    for (u32 c = 0; c < 4; c++) sum[c] = mul_add(factor, v[c], sum[c]);
   }
-  sum = __fadd_rn(sum, down[(u64)(n * chosen + row) * hidden + d]);
-  out[(u64)row * hidden + d] = bf16_of(sum);
+  const Job shared_job = down[owners[n * chosen]];
+  float v[4];
+  finish128(linears[shared_job.linear], shared_job, row, column, part, v);
+  u16 y[4];
+#pragma unroll
+  for (u32 c = 0; c < 4; c++) y[c] = bf16_of(__fadd_rn(sum[c], v[c]));
+  const uint2 words = make_uint2(pack16(y[0], y[1]), pack16(y[2], y[3]));
+  const u32 at = column + 4u * (threadIdx.x & 31u);
+  *(uint2*)(out + (u64)row * hidden + at) = words;
+  write_back(x + (u64)row * STREAMS * hidden + at, hidden, words, post + row * STREAMS, comb + row * 16u);
 }

@@ -1,18 +1,24 @@
-// RMS norms with a plain weight, and what follows them: y = bf16(w * (x * rsqrt(mean(x^2) + eps))).
+// RMS norms with a plain weight, and what follows them: bf16(w * (x * rsqrt(mean(x^2) + eps))).
 //
 // block  256 for one row
-// twins  drafter/cpu/norm.rs, rms_norm; drafter/cpu/rope.rs, Angles::rotate; drafter/cpu/kv.rs, store
+// twins  drafter/cpu/norm.rs, rms_norm; exl3/product.rs, rotate_input; drafter/cpu/rope.rs, Angles::rotate; drafter/cpu/kv.rs, store
 
-#include "common.cuh"
+#include "exl3.cuh"
 
 // 1 / sqrt(sum / len + eps), as inverse_rms.
 DEV float inverse_rms(float sum, u32 len, float eps) {
   return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)len), eps)));
 }
 
-// x bf16 [*, len], source row gather[r] or r; weight f32 [len]; y bf16 [rows, len]. grid (rows).
-KERNEL(256) rms_norm(const u16* x, const u32* gather, const float* weight, u16* y, u32 len, float eps,
-                     const u32* rows) {
+// A norm, and the rotated inputs of the layers that read it.
+//
+//   x     bf16 [*, len], source row gather[r] or r     weight  f32 [len]
+//   y     bf16 [rows, len]                             xh      f16 [*, len], rows as the jobs name them
+//
+// grid (rows, jobs): each job's block norms the row for itself. shared 2 * len bytes, dynamic
+KERNEL(256) norm_rotate(const u16* x, const u32* gather, const float* weight, u16* y, u32 len, float eps,
+                        const Linear* linears, const Job* jobs, u16* xh, const u32* rows) {
+  extern __shared__ __align__(8) u32 normed[];
   __shared__ float room[8];
   const u32 row = blockIdx.x;
   if (row >= *rows) return;
@@ -27,7 +33,18 @@ KERNEL(256) rms_norm(const u16* x, const u32* gather, const float* weight, u16* 
   const float scale = inverse_rms(block_sum(sum, room), len, eps);
   for (u32 i = threadIdx.x; i < len / 2u; i += 256u) {
     const float2 v = bf16_pair(from[i]);
-    to[i] = pack16(bf16_of(weight[2u * i] * (v.x * scale)), bf16_of(weight[2u * i + 1u] * (v.y * scale)));
+    const u32 word = pack16(bf16_of(weight[2u * i] * (v.x * scale)), bf16_of(weight[2u * i + 1u] * (v.y * scale)));
+    normed[i] = word;
+    if (blockIdx.y == 0) to[i] = word;
+  }
+  __syncthreads();
+  const Job job = jobs[blockIdx.y];
+  const u16* suh = linears[job.linear].suh;
+  for (u32 at = 4u * threadIdx.x; at < len; at += 1024u) {
+    const uint2 words = *(const uint2*)(normed + at / 2u);
+    const float2 low = bf16_pair(words.x), high = bf16_pair(words.y);
+    float v[4] = {low.x, low.y, high.x, high.y};
+    *(uint2*)(xh + (u64)(job.row0 + row) * len + at) = rotate_input(v, suh + at);
   }
 }
 

@@ -145,7 +145,7 @@ fn facts_and_kernels_pass_and_are_counted() {
     let cases = case(&doc, "exl3_gemm_mul1_k5/384x256/9");
     assert!(cases["figures"]["difference"].as_f64().unwrap() < 1e-5);
     assert_eq!(format!("{} passed, 0 failed, 6 skipped", tally[0]), said.last_line());
-    assert_eq!(case(&doc, "rms_norm")["figures"]["local_bytes"], 0);
+    assert_eq!(case(&doc, "norm_rotate")["figures"]["local_bytes"], 0);
     assert_eq!(case(&doc, "image")["figures"]["value"], "compute_80");
 }
 
@@ -222,7 +222,7 @@ fn a_step_agrees_with_the_cpu_unless_a_kernel_does_nothing() {
     }
     let folder = tempfile::tempdir().unwrap();
     images("compute_80", folder.path(), |source, text| match source {
-        "hyper" => without_a_kernel(&text, "hc_post"),
+        "exl3_finish" => without_a_kernel(&text, "exl3_finish_post"),
         _ => text,
     });
     let variable = [("DSPARK_KERNEL_DIR", folder.path().to_str().unwrap())];
@@ -230,7 +230,7 @@ fn a_step_agrees_with_the_cpu_unless_a_kernel_does_nothing() {
     assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
     let doc = said.json();
     let reason = case(&doc, "7")["reason"].as_str().unwrap();
-    assert!(reason.contains("streams_after_attn"), "{reason}");
+    assert!(reason.contains("layer0.attn_out"), "{reason}");
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn a_stage_that_takes_too_long_is_ended_and_mistakes_are_named() {
     assert_eq!(said.code, Some(6), "{}{}", said.out, said.err);
     assert!(said.err.contains("--device 3"), "{}", said.err);
     assert_eq!(check(&["nonsense"], &[]).code, Some(2));
-    let said = check(&["facts", "--only", "rms_norm", "--out", "/proc/none"], &[]);
+    let said = check(&["facts", "--only", "norm_rotate", "--out", "/proc/none"], &[]);
     assert_eq!(said.code, Some(5), "{}{}", said.out, said.err);
 }
 

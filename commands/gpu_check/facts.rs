@@ -32,7 +32,7 @@ fn inspect(
     let mut section =
         Section::new("kernel", &["registers", "local_bytes", "shared_bytes", "blocks_per_sm"]);
     let folder = std::env::var_os("DSPARK_KERNEL_DIR").is_some();
-    if folder || manifest.entry("norm", inspection.arch(), "rms_norm").is_none() {
+    if folder || manifest.entry("norm", inspection.arch(), "norm_rotate").is_none() {
         report.notes.push(
             "registers, shared memory and occupancy are only compared for the built-in machine code"
                 .into(),
@@ -132,7 +132,7 @@ mod tests {
     fn judged(registers: u32, local_bytes: u32, shared_bytes: u32, blocks: u32) -> Outcome {
         let facts = KernelFacts {
             source: "norm",
-            name: "rms_norm".into(),
+            name: "norm_rotate".into(),
             registers,
             local_bytes,
             shared_bytes,
@@ -140,7 +140,7 @@ mod tests {
             blocks,
         };
         let entry = Entry { registers: 40, stack_bytes: 0, shared_bytes: 32 };
-        judge(Case::new("rms_norm"), &facts, Some(entry), Some(4)).outcome
+        judge(Case::new("norm_rotate"), &facts, Some(entry), Some(4)).outcome
     }
 
     #[test]

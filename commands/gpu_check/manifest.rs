@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(manifest.entry("exl3_gemm", "compute_80", "exl3_gemm_mul1_k5"), None);
         let gate = gates.of("exl3_gemm_mul1_k5");
         assert!(gate.dynamic_shared_bytes.is_some() && gate.blocks_per_sm.is_some());
-        assert_ne!(gate, gates.of("rms_norm"));
+        assert_ne!(gate, gates.of("norm_rotate"));
     }
 
     #[test]

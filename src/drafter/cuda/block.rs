@@ -1,7 +1,7 @@
 //! The query block through the draft layers. Twin of the CPU backend's `block` and `moe`.
 
 use super::device::DeviceError;
-use super::engine::{Engine, Halt, LayerGroups, Rows, Source, Stored, Watch};
+use super::engine::{Engine, Halt, LayerGroups, Norm, Rows, Source, Stored, Watch};
 use super::kernels::{Arg, record};
 use super::linears::Group;
 use super::records::{RouteRecord, word};
@@ -45,13 +45,11 @@ impl Engine {
             self.mix(rows, &layer.hc_attn, layer.attn_norm, pre)?;
             self.show_mix(rows, Sublayer::Attention, pre.to, index, watch)?;
             self.attention_sublayer(rows, layer, groups, index, watch)?;
-            self.write_back(rows)?;
             self.show_streams(rows, Stage::StreamsAfterAttn, index, watch)?;
             pre = PreMix { from: pre.to, to: pre.from };
             self.mix(rows, &layer.hc_ffn, layer.ffn_norm, pre)?;
             self.show_mix(rows, Sublayer::Ffn, pre.to, index, watch)?;
             self.ffn_sublayer(rows, layer, groups, index, watch)?;
-            self.write_back(rows)?;
             self.show_streams(rows, Stage::StreamsAfterFfn, index, watch)?;
             pre = PreMix { from: pre.to, to: pre.from };
         }
@@ -117,28 +115,29 @@ impl Engine {
         }
     }
 
-    /// Writes the sublayer's output into the streams.
-    fn write_back(&self, rows: Rows) -> Result<(), DeviceError> {
+    /// Outputs of the last layer of attention into `buffers.output` and the streams.
+    fn finish_post(&self, group: &Group, rows: Rows) -> Result<(), DeviceError> {
         let (s, b, k) = (&self.shape, &self.buffers, &self.kernels);
-        // SAFETY: arguments as hyper.cu declares them.
+        // SAFETY: arguments as exl3_finish.cu declares them.
         unsafe {
             k.launch(
-                k.hc_post,
-                [s.hidden.div_ceil(256), rows.bound, 1],
+                k.exl3_finish_post,
+                [s.hidden.div_ceil(512), rows.bound, 1],
                 0,
                 &[
+                    Arg::At(b.table),
+                    Arg::At(group.jobs),
+                    Arg::At(rows.at),
+                    Arg::At(b.sums),
                     Arg::At(b.streams),
-                    Arg::At(b.output),
                     Arg::At(b.post),
                     Arg::At(b.comb),
-                    Arg::Word(word(s.hidden)),
-                    Arg::At(rows.at),
                 ],
             )
         }
     }
 
-    /// `buffers.input` to `buffers.output` through attention.
+    /// `buffers.input` to `buffers.output` through attention, and that into the streams.
     fn attention_sublayer(
         &self,
         rows: Rows,
@@ -149,14 +148,13 @@ impl Engine {
     ) -> Result<(), Halt> {
         let (s, b, meta, at) = (&self.shape, &self.buffers, &self.block_meta, Some(index));
         let n = rows.bound;
-        self.linear(&groups.q_kv, rows, b.input, s.hidden)?;
-        self.rms_norm(rows, b.raw_rank, 0, layer.q_norm, b.rank, s.q_rank)?;
+        let input = Source { x: b.input, pitch: s.hidden, gather: 0, angles: 0 };
+        self.rotate(&groups.q_kv, rows, &input)?;
+        self.multiply(&groups.q_kv, rows, b.rotated)?;
+        self.finish(&groups.q_kv, rows, 0)?;
+        let norm = Norm { x: b.raw_rank, gather: 0, weight: layer.q_norm, y: b.rank };
+        self.norm_rotate(&groups.q_b, rows, &norm)?;
         watch.show(self, Stage::QueryRank, at, Stored::Bf16, b.rank, n * s.q_rank)?;
-        self.rotate(
-            &groups.q_b,
-            rows,
-            &Source { x: b.rank, pitch: s.q_rank, gather: 0, angles: 0 },
-        )?;
         self.multiply(&groups.q_b, rows, b.rotated)?;
         self.finish(&groups.q_b, rows, meta.angles)?;
         watch.show(self, Stage::Query, at, Stored::Bf16, b.queries, n * s.query_width())?;
@@ -167,8 +165,9 @@ impl Engine {
         let core = Source { x: b.core, pitch: s.query_width(), gather: 0, angles: meta.angles };
         self.rotate(&groups.o_a, rows, &core)?;
         self.multiply(&groups.o_a, rows, b.rotated)?;
-        self.finish(&groups.o_a, rows, 0)?;
-        self.linear(&groups.o_b, rows, b.grouped, s.groups * s.o_rank)?;
+        self.finish_rotate(&groups.o_a, &groups.o_b, rows)?;
+        self.multiply(&groups.o_b, rows, b.rotated)?;
+        self.finish_post(&groups.o_b, rows)?;
         watch.show(self, Stage::AttnOut, at, Stored::Bf16, b.output, n * s.hidden)
     }
 
@@ -199,7 +198,7 @@ impl Engine {
         }
     }
 
-    /// `buffers.input` to `buffers.output` through the mixture of experts.
+    /// `buffers.input` to `buffers.output` through the mixture of experts, and that into the streams.
     fn ffn_sublayer(
         &self,
         rows: Rows,
@@ -239,8 +238,6 @@ impl Engine {
             rows_max: word(s.rows),
             gate_sums: word(self.weights.table.sums(layer.experts)),
             down_sums: word(self.weights.table.sums(layer.experts + 2)),
-            hidden: word(s.hidden),
-            down_y: b.down,
         };
         // SAFETY: arguments as moe.cu declares them.
         unsafe {
@@ -270,6 +267,7 @@ impl Engine {
                     Arg::At(b.weights),
                     Arg::At(b.places),
                     Arg::At(b.factors),
+                    Arg::At(b.owners),
                     Arg::At(b.gather),
                     Arg::At(b.gate_up_jobs),
                     Arg::At(b.down_jobs),
@@ -301,26 +299,26 @@ impl Engine {
         }
     }
 
-    /// Experts' outputs, weighted and added.
+    /// Experts' outputs, weighted and added, into `buffers.output` and the streams.
     fn combine(&self, rows: Rows, down: &Group) -> Result<(), DeviceError> {
         let (s, b, k) = (&self.shape, &self.buffers, &self.kernels);
-        // SAFETY: arguments as exl3_finish.cu and moe.cu declare them.
+        // SAFETY: arguments as moe.cu declares them; the router names jobs of `down`.
         unsafe {
             k.launch(
-                k.exl3_finish_f32,
-                [s.hidden.div_ceil(512), rows.bound, down.count],
-                0,
-                &[Arg::At(b.table), Arg::At(down.jobs), Arg::At(rows.at), Arg::At(b.sums)],
-            )?;
-            k.launch(
                 k.moe_combine,
-                [s.hidden.div_ceil(256), rows.bound, 1],
+                [s.hidden.div_ceil(512), rows.bound, 1],
                 0,
                 &[
-                    Arg::At(b.down),
+                    Arg::At(b.table),
+                    Arg::At(down.jobs),
+                    Arg::At(b.sums),
+                    Arg::At(b.owners),
                     Arg::At(b.places),
                     Arg::At(b.factors),
                     Arg::At(b.output),
+                    Arg::At(b.streams),
+                    Arg::At(b.post),
+                    Arg::At(b.comb),
                     Arg::Word(word(s.chosen)),
                     Arg::Word(word(s.hidden)),
                     Arg::At(rows.at),

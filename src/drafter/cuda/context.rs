@@ -1,7 +1,7 @@
 //! New context rows: taps to window K=V. Twin of the CPU backend's `context`.
 
 use super::device::DeviceError;
-use super::engine::{Engine, Halt, Rows, Source, Stored, Watch};
+use super::engine::{Engine, Halt, Norm, Rows, Source, Stored, Watch};
 use super::kernels::Arg;
 use super::records::word;
 use crate::drafter::stage::Stage;
@@ -24,9 +24,12 @@ impl Engine {
         self.multiply(&self.groups.main_proj, rows, b.rotated)?;
         self.finish(&self.groups.main_proj, rows, 0)?;
         watch.show(self, Stage::MainProj, None, Stored::Bf16, b.projected, n * s.hidden)?;
-        self.rms_norm(rows, b.projected, 0, self.weights.main_norm, b.main_x, s.hidden)?;
+        let kv = &self.groups.context_kv;
+        let weight = self.weights.main_norm;
+        self.norm_rotate(kv, rows, &Norm { x: b.projected, gather: 0, weight, y: b.main_x })?;
         watch.show(self, Stage::MainNorm, None, Stored::Bf16, b.main_x, n * s.hidden)?;
-        self.linear(&self.groups.context_kv, rows, b.main_x, s.hidden)?;
+        self.multiply(kv, rows, b.rotated)?;
+        self.finish(kv, rows, 0)?;
         let layer_rows = s.slots * s.window;
         self.kv_store(rows, meta.angles, meta.places, b.window, 0, s.layers, layer_rows)?;
         for layer in 0..s.layers {

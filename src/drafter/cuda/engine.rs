@@ -202,8 +202,9 @@ impl Groups {
                 .map(|(g, &l)| Member {
                     layer: l,
                     x_col: g * width,
-                    y: b.grouped + (2 * g * shape.o_rank) as u64,
-                    y_pitch: shape.groups * shape.o_rank,
+                    // What comes out goes rotated into the next layer.
+                    y: 0,
+                    y_pitch: 0,
                 })
                 .collect();
             let experts = layer.experts..layer.experts + 3 * (shape.experts + 1);
@@ -236,6 +237,16 @@ pub(super) struct Source {
     pub(super) gather: u64,
     /// Angles to turn rows back by, 0 for none.
     pub(super) angles: u64,
+}
+
+/// An RMS norm of rows.
+pub(super) struct Norm {
+    pub(super) x: u64,
+    /// Source row of each row, 0 for the row itself.
+    pub(super) gather: u64,
+    pub(super) weight: u64,
+    /// Where the normed rows go.
+    pub(super) y: u64,
 }
 
 impl Engine {
@@ -350,44 +361,57 @@ impl Engine {
         }
     }
 
-    /// A group of layers on plain rows: rotation, product, bf16 outputs.
-    pub(super) fn linear(
+    /// RMS norm of rows into `norm.y`, and from it the rotated inputs of a group into `buffers.rotated`.
+    pub(super) fn norm_rotate(
         &self,
         group: &Group,
         rows: Rows,
-        x: u64,
-        pitch: usize,
-    ) -> Result<(), DeviceError> {
-        self.rotate(group, rows, &Source { x, pitch, gather: 0, angles: 0 })?;
-        self.multiply(group, rows, self.buffers.rotated)?;
-        self.finish(group, rows, 0)
-    }
-
-    /// RMS norm of rows of `len` values at `x` into `y`.
-    pub(super) fn rms_norm(
-        &self,
-        rows: Rows,
-        x: u64,
-        gather: u64,
-        weight: u64,
-        y: u64,
-        len: usize,
+        norm: &Norm,
     ) -> Result<(), DeviceError> {
         let k = &self.kernels;
         // SAFETY: arguments as norm.cu declares them; callers name buffers of that many rows.
         unsafe {
             k.launch(
-                k.rms_norm,
-                [rows.bound, 1, 1],
+                k.norm_rotate,
+                [rows.bound, group.count, 1],
+                2 * group.in_features,
+                &[
+                    Arg::At(norm.x),
+                    Arg::At(norm.gather),
+                    Arg::At(norm.weight),
+                    Arg::At(norm.y),
+                    Arg::Word(word(group.in_features)),
+                    Arg::Float(self.shape.rms_eps),
+                    Arg::At(self.buffers.table),
+                    Arg::At(group.jobs),
+                    Arg::At(self.buffers.rotated),
+                    Arg::At(rows.at),
+                ],
+            )
+        }
+    }
+
+    /// Outputs of a group as rotated inputs of the one layer of `second`, into `buffers.rotated`.
+    pub(super) fn finish_rotate(
+        &self,
+        group: &Group,
+        second: &Group,
+        rows: Rows,
+    ) -> Result<(), DeviceError> {
+        let k = &self.kernels;
+        // SAFETY: arguments as exl3_finish.cu declares them; the outputs side by side are the second's inputs.
+        unsafe {
+            k.launch(
+                k.exl3_finish_rotate,
+                [group.out_features.div_ceil(512), rows.bound, group.count],
                 0,
                 &[
-                    Arg::At(x),
-                    Arg::At(gather),
-                    Arg::At(weight),
-                    Arg::At(y),
-                    Arg::Word(word(len)),
-                    Arg::Float(self.shape.rms_eps),
+                    Arg::At(self.buffers.table),
+                    Arg::At(group.jobs),
+                    Arg::At(second.jobs),
                     Arg::At(rows.at),
+                    Arg::At(self.buffers.sums),
+                    Arg::At(self.buffers.rotated),
                 ],
             )
         }

@@ -1,7 +1,7 @@
 //! From hidden rows to tokens: base logits, Markov chain, confidence. Twin of the CPU backend's `head`.
 
 use super::device::DeviceError;
-use super::engine::{Engine, Halt, Rows, Source, Stored, Watch};
+use super::engine::{Engine, Halt, Norm, Rows, Stored, Watch};
 use super::kernels::{Arg, record};
 use super::records::{TablesRecord, word};
 use crate::drafter::MarkovCounters;
@@ -40,11 +40,10 @@ impl Engine {
     ) -> Result<(), Halt> {
         let (s, b, k) = (&self.shape, &self.buffers, &self.kernels);
         let rows = Rows { at: self.block_meta.head_rows, bound: 8 * groups };
-        let source = self.block_meta.head_source;
-        self.rms_norm(rows, b.hidden, source, self.weights.final_norm, b.normed, s.hidden)?;
+        let (head, weight) = (&self.groups.head, self.weights.final_norm);
+        let gather = self.block_meta.head_source;
+        self.norm_rotate(head, rows, &Norm { x: b.hidden, gather, weight, y: b.normed })?;
         watch.show(self, Stage::HeadNorm, None, Stored::Bf16, b.normed, head_rows * s.hidden)?;
-        let head = &self.groups.head;
-        self.rotate(head, rows, &Source { x: b.normed, pitch: s.hidden, gather: 0, angles: 0 })?;
         self.multiply(head, rows, b.rotated)?;
         // SAFETY: arguments as exl3_finish.cu declares them.
         unsafe {

@@ -95,12 +95,12 @@ macro_rules! kernels {
 
 kernels! {
     "exl3_rotate": exl3_rotate 128;
-    "exl3_finish": exl3_finish_bf16 128, exl3_finish_f32 128, exl3_finish_logits 128,
-        exl3_finish_swiglu 128;
-    "norm": rms_norm 256, kv_store 256;
+    "exl3_finish": exl3_finish_bf16 128, exl3_finish_post 128, exl3_finish_rotate 128,
+        exl3_finish_f32 128, exl3_finish_logits 128, exl3_finish_swiglu 128;
+    "norm": norm_rotate 256, kv_store 256;
     "attention": attention 256;
-    "hyper": block_start 256, hc_mix 256, hc_input 256, hc_post 256, hc_collapse 256;
-    "moe": router_logits 256, route 256, moe_combine 256;
+    "hyper": block_start 256, hc_mix 256, hc_input 256, hc_collapse 256;
+    "moe": router_logits 256, route 256, moe_combine 128;
     "markov": markov_bias 256, markov_seed 256, markov_scan 256, markov_pick 256;
 }
 

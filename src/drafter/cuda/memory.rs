@@ -94,8 +94,6 @@ buffers! { s, sizes, layout;
     core = 2 * s.rows * s.query_width();
     /// `[rows, head_dim]` bf16
     block_kv = 2 * s.rows * s.head_dim;
-    /// `[rows, groups · o_rank]` bf16
-    grouped = 2 * s.rows * s.groups * s.o_rank;
     /// `[rows, experts]` f32
     router = 4 * s.rows * s.experts;
     /// `[rows, chosen]`
@@ -103,13 +101,13 @@ buffers! { s, sizes, layout;
     weights = 4 * s.rows * s.chosen;
     places = 4 * s.rows * s.chosen;
     factors = 4 * s.rows * s.chosen;
+    /// `[rows · chosen + 1]` indices of `down_jobs`
+    owners = 4 * (s.rows * s.chosen + 1);
     /// `[2, grouped rows]` u32
     gather = 8 * s.grouped_rows();
     /// `JobRecord`s that the router writes
     gate_up_jobs = 80 * s.expert_jobs(s.rows);
     down_jobs = 40 * s.expert_jobs(s.rows);
-    /// `[grouped rows, hidden]` f32
-    down = 4 * s.grouped_rows() * s.hidden;
     /// `[rows, hidden]` bf16
     hidden = 2 * s.rows * s.hidden;
     normed = 2 * s.rows * s.hidden;

@@ -53,8 +53,6 @@ pub(super) struct RouteRecord {
     pub(super) rows_max: u32,
     pub(super) gate_sums: u32,
     pub(super) down_sums: u32,
-    pub(super) hidden: u32,
-    pub(super) down_y: u64,
 }
 
 /// `Tables` of markov.cu.
