@@ -58,7 +58,11 @@ pub(crate) struct AskingArgs {
     /// Give up after this long (50ms, 2s; a bare number is milliseconds)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration)]
     pub(crate) timeout: Duration,
-    /// Connect even to the default drafting port, which drops the live client
+    /// Connect even to a drafting listener, which drops the live client
+    ///
+    /// Without this, those that are known are refused: port 18620, DSPARK_LISTEN of this environment and of
+    /// /etc/dspark/*.env, and what workers behind the default control listener and DSPARK_CONTROL say. On
+    /// another host and port none is known before it is connected to: the URL must be right.
     #[arg(long)]
     pub(crate) takeover: bool,
 }

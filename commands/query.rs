@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use dspark::protocol::control::empty_request;
 use dspark::protocol::refusal::{check_frame, sent_header};
 use dspark::protocol::{FrameStatus, Op, ReplyRefusal};
-use dspark::transport::{CallError, Caller, Endpoint, Scheme};
+use dspark::transport::{CallError, Caller, Endpoint};
 use serde_json::Value;
 
-use crate::args::{AskingArgs, ControlUrl, DRAFTING};
+use crate::args::{AskingArgs, ControlUrl};
 use crate::exit::{Code, Failure};
+use crate::guard;
 
 /// A connection that asks one thing after another and reconnects by itself.
 pub(crate) struct Query {
@@ -66,15 +67,7 @@ impl Query {
 
     /// Asks the worker at `url`.
     pub(crate) fn at(url: &Endpoint, asking: &AskingArgs) -> Result<Self, Failure> {
-        let drafting: Endpoint = DRAFTING.parse().expect("a constant URL");
-        // Whoever is accepted there displaces the client (contract-notes D2), before it has said a word.
-        if url.scheme == Scheme::Tcp && url.port == drafting.port && !asking.takeover {
-            return Err(Failure::new(
-                Code::Usage,
-                format!("{url} is a drafting port: connecting drops the live client"),
-            )
-            .hint("ask the control listener (default tcp://127.0.0.1:18629), or give --takeover"));
-        }
+        guard::check(url, asking)?;
         Self::new(url.clone(), asking.timeout)
     }
 
@@ -99,8 +92,12 @@ impl Query {
 
     /// The STATS document.
     pub(crate) fn stats(&mut self) -> Result<Value, QueryError> {
-        let (doc, _) = self.ask(Op::Stats, |body| Ok(serde_json::from_slice(body)?))?;
-        Ok(doc)
+        self.timed_stats().map(|(doc, _)| doc)
+    }
+
+    /// The STATS document, and the time from the question sent to the answer received.
+    pub(crate) fn timed_stats(&mut self) -> Result<(Value, Duration), QueryError> {
+        self.ask(Op::Stats, |body| Ok(serde_json::from_slice(body)?))
     }
 
     fn ask<T>(

@@ -1,8 +1,8 @@
 //! `dspark serve`: the worker, until SIGINT or SIGTERM.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use dspark::checkpoint::Checkpoint;
@@ -73,10 +73,11 @@ pub(crate) struct ServeArgs {
     /// Worker name sent in HELLO replies (at most 40 ASCII bytes)
     #[arg(long, env = "DSPARK_NAME", hide_env_values = true, default_value = "dspark", help_heading = "Listeners", value_parser = worker_name)]
     name: String,
-    /// Append every request and reply to a new trace file for 'dspark replay'
+    /// Append every request and reply to a new trace file for 'dspark replay'; a folder gets one named
+    /// after the time of each start, a file that exists is refused
     #[arg(
         long,
-        value_name = "FILE",
+        value_name = "FILE|DIR",
         env = "DSPARK_RECORD",
         hide_env_values = true,
         help_heading = "Recording"
@@ -182,7 +183,8 @@ pub(crate) fn run(args: ServeArgs, settings: &[Setting], output: &Output) -> Out
     service::status("opening the checkpoint");
     let source = open_source(&args.model, output)?;
     let checkpoint = &source.checkpoint;
-    let recorder = args.record.as_ref().map(|path| record(&args, path, checkpoint)).transpose()?;
+    let trace = args.record.as_deref().map(trace_path);
+    let recorder = trace.as_ref().map(|path| record(&args, path, checkpoint)).transpose()?;
     service::status("loading the drafter and verifying its files");
     let about = About::of(checkpoint);
     let options = ServeOptions {
@@ -198,7 +200,7 @@ pub(crate) fn run(args: ServeArgs, settings: &[Setting], output: &Output) -> Out
     };
     let running = start_worker(source, choice, options).inspect_err(|_| {
         // Created above and empty; the next start would be refused it.
-        if let Some(path) = &args.record {
+        if let Some(path) = &trace {
             let _ = std::fs::remove_file(path);
         }
     })?;
@@ -285,11 +287,16 @@ fn warn_of_strangers(listeners: &[Listener]) {
     }
 }
 
-fn record(
-    args: &ServeArgs,
-    path: &std::path::Path,
-    checkpoint: &Checkpoint,
-) -> Result<Recorder, Failure> {
+/// The file to record to: a service that is started again must not be refused its file of the last time.
+fn trace_path(path: &Path) -> PathBuf {
+    if !path.is_dir() {
+        return path.to_owned();
+    }
+    let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+    path.join(format!("{}.trace", now.replace(':', "")))
+}
+
+fn record(args: &ServeArgs, path: &Path, checkpoint: &Checkpoint) -> Result<Recorder, Failure> {
     let geometry = checkpoint.config.geometry(args.compute.max_slots).or_exit(Code::BadInput)?;
     let ids = &checkpoint.identities;
     let hello = HelloRequest::new(&geometry, ids.drafter.0, ids.markov.0, "");

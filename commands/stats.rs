@@ -12,9 +12,11 @@ use serde_json::Value;
 use crate::acceptance::{Acceptance, percent, share};
 use crate::args::{self, ControlUrl};
 use crate::exit::{Code, Failure, Outcome};
-use crate::output::{Output, count, micros, table};
+use crate::link::round_trips;
+use crate::output::{Output, count, micros, table, time};
 use crate::query::Query;
 use crate::rates::Rates;
+use crate::rtt::us;
 
 const EXAMPLES: &str = "\
 A text file is replaced in one step and left alone when the worker does not answer: its age tells.
@@ -48,9 +50,9 @@ pub(crate) fn run(args: StatsArgs, output: &Output) -> Outcome {
     let mut before = None;
     loop {
         let endpoint = query.endpoint().clone();
-        match query.stats() {
-            Ok(doc) => {
-                show(&args, &doc, before.as_ref(), output)?;
+        match query.timed_stats() {
+            Ok((doc, asked)) => {
+                show(&args, &doc, asked, before.as_ref(), output)?;
                 before = Some(doc);
             }
             // A watcher outlives the worker's restart.
@@ -64,7 +66,13 @@ pub(crate) fn run(args: StatsArgs, output: &Output) -> Outcome {
     }
 }
 
-fn show(args: &StatsArgs, doc: &Value, before: Option<&Value>, output: &Output) -> Outcome {
+fn show(
+    args: &StatsArgs,
+    doc: &Value,
+    asked: Duration,
+    before: Option<&Value>,
+    output: &Output,
+) -> Outcome {
     if let Some(path) = &args.textfile {
         return replace(path, &openmetrics(doc)).map_err(|error| {
             let message = format!("{}: cannot be written: {error}", path.display());
@@ -76,12 +84,15 @@ fn show(args: &StatsArgs, doc: &Value, before: Option<&Value>, output: &Output) 
         output.line(openmetrics(doc).trim_end())?;
     } else if output.json() {
         let mut doc = doc.clone();
-        if let (Some(rates), Some(doc)) = (&rates, doc.as_object_mut()) {
-            doc.insert("delta".into(), rates.json());
+        if let Some(doc) = doc.as_object_mut() {
+            doc.insert("asking_us".into(), us(asked).into());
+            if let Some(rates) = &rates {
+                doc.insert("delta".into(), rates.json());
+            }
         }
         output.document(&doc, args.watch.is_some())?;
     } else {
-        output.line(text(doc))?;
+        output.line(text(doc, asked))?;
         if let Some(rates) = rates {
             output.line(rates.text())?;
         } else if before.is_some() {
@@ -105,7 +116,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
-fn text(doc: &Value) -> String {
+fn text(doc: &Value, asked: Duration) -> String {
     let string = |key: &str| doc[key].as_str().unwrap_or("n/a").to_owned();
     let number = |key: &str| doc[key].as_u64().map_or("n/a".to_owned(), count);
     let session = doc["session"].as_u64().unwrap_or(0);
@@ -157,6 +168,8 @@ fn text(doc: &Value) -> String {
         latency(doc, "recv_to_send_us", "received to sent"),
         latency(doc, "receive_us", "receiving"),
     ];
+    lines.extend(round_trips(doc).iter().map(|text| format!("link round trip  {text}")));
+    lines.push(format!("asking for this  {}", time(asked)));
     lines.push(slots(doc));
     lines.join("\n")
 }

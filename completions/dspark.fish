@@ -64,7 +64,7 @@ complete -c dspark -n "__fish_dspark_using_subcommand serve" -l metrics -d 'Serv
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l allow-peer -d 'Close drafting connections from elsewhere at accept; repeat for more [default: all may connect]' -r
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l bind-wait -d 'Wait this long for a listener\'s address to appear on an interface' -r
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l name -d 'Worker name sent in HELLO replies (at most 40 ASCII bytes)' -r
-complete -c dspark -n "__fish_dspark_using_subcommand serve" -l record -d 'Append every request and reply to a new trace file for \'dspark replay\'' -r -F
+complete -c dspark -n "__fish_dspark_using_subcommand serve" -l record -d 'Append every request and reply to a new trace file for \'dspark replay\'; a folder gets one named after the time of each start, a file that exists is refused' -r -F
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l record-limit -d 'Stop recording after this many bytes' -r
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l stall-limit -d 'Exit with 70 when drafting has been stuck for this long, for a supervisor to restart' -r
 complete -c dspark -n "__fish_dspark_using_subcommand serve" -l keep-warm -d 'Use the GPU whenever it was idle for TIME, so that its clocks stay up; a STEP that comes meanwhile waits for one pass over no rows. \'off\' lets it rest' -r
@@ -101,7 +101,7 @@ complete -c dspark -n "__fish_dspark_using_subcommand ping" -l stall -d 'How lon
 complete -c dspark -n "__fish_dspark_using_subcommand ping" -l color -d 'Colour the output; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
-complete -c dspark -n "__fish_dspark_using_subcommand ping" -l takeover -d 'Connect even to the default drafting port, which drops the live client'
+complete -c dspark -n "__fish_dspark_using_subcommand ping" -l takeover -d 'Connect even to a drafting listener, which drops the live client'
 complete -c dspark -n "__fish_dspark_using_subcommand ping" -l histogram -d 'Print how the round trips are distributed'
 complete -c dspark -n "__fish_dspark_using_subcommand ping" -l check -d 'Exit with 1 when the worker answers but its drafting has stalled'
 complete -c dspark -n "__fish_dspark_using_subcommand ping" -l busy -d 'For --check: the engine always has requests, so that a session without STEPs is a stall'
@@ -115,7 +115,7 @@ complete -c dspark -n "__fish_dspark_using_subcommand stats" -l textfile -d 'Wri
 complete -c dspark -n "__fish_dspark_using_subcommand stats" -l color -d 'Colour the output; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
-complete -c dspark -n "__fish_dspark_using_subcommand stats" -l takeover -d 'Connect even to the default drafting port, which drops the live client'
+complete -c dspark -n "__fish_dspark_using_subcommand stats" -l takeover -d 'Connect even to a drafting listener, which drops the live client'
 complete -c dspark -n "__fish_dspark_using_subcommand stats" -l openmetrics -d 'Print OpenMetrics text, the same as \'serve --metrics\' answers'
 complete -c dspark -n "__fish_dspark_using_subcommand stats" -l json -d 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'
 complete -c dspark -n "__fish_dspark_using_subcommand stats" -s q -l quiet -d 'Print nothing but the result and errors; hides progress bars'
@@ -190,7 +190,7 @@ complete -c dspark -n "__fish_dspark_using_subcommand top" -s i -l interval -d '
 complete -c dspark -n "__fish_dspark_using_subcommand top" -l color -d 'Colour the output; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
-complete -c dspark -n "__fish_dspark_using_subcommand top" -l takeover -d 'Connect even to the default drafting port, which drops the live client'
+complete -c dspark -n "__fish_dspark_using_subcommand top" -l takeover -d 'Connect even to a drafting listener, which drops the live client'
 complete -c dspark -n "__fish_dspark_using_subcommand top" -l once -d 'Print one picture as text and exit; the default when stdout is not a terminal'
 complete -c dspark -n "__fish_dspark_using_subcommand top" -l ascii -d 'Draw with ASCII characters only'
 complete -c dspark -n "__fish_dspark_using_subcommand top" -l json -d 'Print the result as JSON on stdout (numbers in base units: bytes, microseconds)'

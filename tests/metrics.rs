@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use common::http::{Page, exchange, get, request};
 use common::process::{Worker, run};
-use dspark::protocol::{EntryStatus, FrameStatus};
+use dspark::protocol::control::empty_request;
+use dspark::protocol::{EntryStatus, FrameStatus, Op};
+use dspark::transport::Caller;
 use serde_json::Value;
 
 /// A demo worker with metrics, and their `HOST:PORT`.
@@ -27,6 +29,14 @@ fn replay(worker: &Worker, rounds: &str) {
         ["replay", "--demo", "--pace", "max", "--rounds", rounds, "--endpoint", &endpoint];
     let said = run(&arguments);
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+}
+
+/// A client of the drafting listener that has exchanged a frame.
+fn connected(worker: &Worker) -> Caller {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut client = Caller::connect(&worker.drafting(), deadline).unwrap();
+    client.call(&[&empty_request(Op::Ping, 1, 0)], deadline).unwrap();
+    client
 }
 
 /// Samples by series, `name{labels}`; every rule of the line format is checked on the way.
@@ -171,6 +181,28 @@ fn nothing_listens_for_http_unless_it_is_asked_for_and_wildcards_are_refused() {
 }
 
 #[test]
+fn round_trips_of_the_link_are_exported_while_a_client_is_connected() {
+    let (worker, address) = worker();
+    let listener = worker.drafting();
+    let series = |name: &str| format!("dspark_link_{name}{{listener=\"{listener}\"}}");
+    let scraped = || samples(&get(&address, "/metrics").body);
+    assert!(!scraped().contains_key(&series("rtt_seconds")), "nobody is there");
+    let client = connected(&worker);
+    let metrics = scraped();
+    for name in ["rtt_min_seconds", "rtt_seconds"] {
+        let seconds = metrics[&series(name)];
+        assert!(seconds > 0.0 && seconds < 1.0, "{name} {seconds}");
+    }
+    assert!(metrics.contains_key(&series("rtt_deviation_seconds")));
+    assert_eq!(metrics[&series("retransmits")], 0.0);
+    drop(client);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while scraped().contains_key(&series("rtt_seconds")) {
+        assert!(Instant::now() < deadline, "the series outlives its connection");
+    }
+}
+
+#[test]
 fn scrapes_during_a_replay_fail_no_round() {
     let (worker, address) = worker();
     let scraping = std::thread::spawn(move || {
@@ -184,6 +216,7 @@ fn scrapes_during_a_replay_fail_no_round() {
 fn the_command_prints_the_same_names_and_replaces_a_text_file_in_one_step() {
     let (worker, address) = worker();
     replay(&worker, "12");
+    let client = connected(&worker);
     let control = worker.control().to_string();
     let names = |text: &str| samples(text).into_keys().collect::<Vec<_>>();
     let served = names(&get(&address, "/metrics").body);
@@ -201,7 +234,7 @@ fn the_command_prints_the_same_names_and_replaces_a_text_file_in_one_step() {
     let said = run(&["stats", "--textfile", nowhere.to_str().unwrap(), &control]);
     assert_eq!(said.code, Some(5), "{}", said.err);
     // A worker that is gone leaves the last text where it is.
-    drop(worker);
+    drop((client, worker));
     let said = run(&["stats", "--textfile", path.to_str().unwrap(), &control]);
     assert_eq!(said.code, Some(3));
     assert!(!std::fs::read_to_string(&path).unwrap().is_empty());
@@ -217,6 +250,7 @@ fn named(expression: &str) -> impl Iterator<Item = &str> {
 fn the_dashboard_names_only_what_is_exported() {
     let (worker, address) = worker();
     replay(&worker, "12");
+    let _client = connected(&worker);
     let series = samples(&get(&address, "/metrics").body);
     let exported: BTreeSet<&str> =
         series.keys().map(|series| series.split('{').next().unwrap()).collect();

@@ -20,6 +20,11 @@ fn project(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
+/// When a test gives up.
+fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
 /// Runs the program with these variables.
 fn run_with(variables: &[(&str, &str)], arguments: &[&str]) -> (Option<i32>, String, String) {
     let output =
@@ -188,6 +193,41 @@ fn tools_do_not_connect_to_the_drafting_port_unless_told_to() {
         assert!(said.err.contains("drops the live client"), "{}", said.err);
         assert!(said.err.contains("--takeover"), "{}", said.err);
     }
+}
+
+#[test]
+fn tools_know_a_drafting_listener_on_any_port_by_what_settings_and_workers_say() {
+    let worker = Worker::start(&["--demo"]);
+    let other = Worker::start(&["--demo"]);
+    let (drafting, control) = (worker.drafting().to_string(), worker.control().to_string());
+    let mut live = Caller::connect(&worker.drafting(), deadline()).unwrap();
+    let mut ask = |seq| live.call(&[&empty_request(Op::Ping, seq, 0)], deadline()).is_ok();
+    assert!(ask(1));
+    let listen = format!("tcp://127.0.0.1:1,{drafting}");
+    let named = drafting.replace("127.0.0.1", "localhost");
+    // By the worker behind DSPARK_CONTROL, then by DSPARK_LISTEN, however the address is written.
+    for (variable, value, url, source) in [
+        ("DSPARK_CONTROL", &control, &drafting, format!("(the worker at {control} says so)")),
+        ("DSPARK_LISTEN", &listen, &drafting, "(DSPARK_LISTEN of this environment)".to_owned()),
+        ("DSPARK_LISTEN", &listen, &named, "(DSPARK_LISTEN of this environment)".to_owned()),
+    ] {
+        for command in ["ping", "stats", "top"] {
+            let (code, out, err) = run_with(&[(variable, value)], &[command, url]);
+            assert_eq!((code, out.as_str()), (Some(2), ""), "{command} {url}: {err}");
+            let expected =
+                format!("error: {url} is a drafting listener {source}: connecting drops");
+            assert!(err.starts_with(&expected) && err.contains("--takeover"), "{err}");
+        }
+    }
+    assert!(ask(2), "the live client is still there");
+    // Another worker's control listener is asked as ever.
+    let control = other.control().to_string();
+    let (code, _, err) = run_with(&[("DSPARK_LISTEN", &listen)], &["stats", &control]);
+    assert_eq!(code, Some(0), "{err}");
+    // Who insists is let through, and the client is gone.
+    let ping = ["ping", "--count", "1", "--takeover", &drafting];
+    assert_eq!(run_with(&[("DSPARK_LISTEN", &listen)], &ping).0, Some(0));
+    assert!(!ask(3));
 }
 
 #[test]

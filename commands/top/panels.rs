@@ -11,6 +11,7 @@ use super::latency::Estimate;
 use super::model::{Link, Model, Point, Worker};
 use super::view::{Sort, Theme, Tone, View};
 use crate::acceptance::{Acceptance, percent, share};
+use crate::link::round_trips;
 use crate::output::{count, micros};
 use crate::stats::{SLOT_COLUMNS, counts, latency, slot_cells};
 
@@ -217,6 +218,10 @@ fn rates(worker: &Worker, theme: Theme, panels: &mut Vec<Panel>) {
         let text = format!(" {}", latency(doc, key, &format!("{label:<16}")));
         panels.push(Panel::new(rank, vec![Line::from(span(text, Tone::Label, theme))]));
     }
+    let line = |text: &String| {
+        Line::from(span(format!(" {:<16}  {text}", "link round trip"), Tone::Label, theme))
+    };
+    panels.push(Panel::new(9, round_trips(doc).iter().map(line).collect()));
 }
 
 fn rate(value: f64) -> String {

@@ -10,6 +10,7 @@ pub mod endpoint;
 pub mod listener;
 pub mod peers;
 pub mod repeats;
+pub mod tcp_info;
 
 pub use caller::{CallError, Caller};
 pub use connection::{Connection, RecvError, SendError};
@@ -17,6 +18,7 @@ pub use endpoint::{Endpoint, EndpointError, Scheme};
 pub use listener::{ListenError, Listener};
 pub use peers::{Peer, PeerRule, Peers};
 pub use repeats::Repeats;
+pub use tcp_info::{TcpTimes, tcp_times};
 
 /// Bytes of the length prefix.
 pub const PREFIX_BYTES: usize = 4;

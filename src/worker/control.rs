@@ -79,7 +79,7 @@ fn answer(frame: &[u8], stats: &SharedStats, reply: &mut Vec<u8>) -> bool {
             false
         }
         Ok(Op::Stats) => {
-            let text = stats.snapshot().to_json().to_string();
+            let text = stats.snapshot().measured().to_json().to_string();
             write_reply(reply, &header, FrameStatus::Ok, text.as_bytes());
             false
         }

@@ -81,7 +81,7 @@ fn answer(method: &Method, path: &str, stats: &SharedStats) -> Response<Full<Byt
     }
     match path {
         "/metrics" => {
-            let text = metrics::openmetrics(&stats.snapshot().to_json());
+            let text = metrics::openmetrics(&stats.snapshot().measured().to_json());
             page(StatusCode::OK, metrics::CONTENT_TYPE, text)
         }
         "/healthz" => page(StatusCode::OK, TEXT, "ok\n".into()),

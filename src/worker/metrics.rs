@@ -107,6 +107,7 @@ impl Collector for Document {
         }
         acceptance(&mut out, &doc["acceptance"])?;
         markov(&mut out, &doc["markov"])?;
+        listeners(&mut out, &doc["listeners"])?;
         slots(&mut out, &doc["slots"])?;
         out.histogram("worker", "Time to apply and draft a STEP", &doc["worker_us_hist"])?;
         let help = "Time from a STEP's first byte received to its last";
@@ -158,6 +159,30 @@ fn markov(out: &mut Writer<'_, '_>, doc: &Value) -> Result<(), Error> {
         out.counters(name, help, doc[key].as_u64().map(|value| (None, value)))?;
     }
     Ok(())
+}
+
+/// Round trips of the drafting connections; a listener without one has no series.
+fn listeners(out: &mut Writer<'_, '_>, listeners: &Value) -> Result<(), Error> {
+    let listeners: Vec<_> = listeners.as_array().into_iter().flatten().collect();
+    let values = |key: &'static str, scale: f64| {
+        listeners.iter().filter_map(move |listener| {
+            let label = ("listener", listener["listen"].as_str()?.to_owned());
+            Some((vec![label], listener["connection"][key].as_f64()? / scale))
+        })
+    };
+    for (key, name, help) in [
+        ("min_rtt_us", "link_rtt_min", "Smallest TCP round trip since the client connected"),
+        (
+            "rtt_us",
+            "link_rtt",
+            "Smoothed TCP round trip, with the client's delayed acknowledgements",
+        ),
+        ("rttvar_us", "link_rtt_deviation", "Smoothed mean deviation of the TCP round trip"),
+    ] {
+        out.gauges(name, help, Some(&Unit::Seconds), values(key, 1e6))?;
+    }
+    let help = "Segments sent again to the client since it connected";
+    out.gauges("link_retransmits", help, None, values("retransmits", 1.0))
 }
 
 fn slots(out: &mut Writer<'_, '_>, slots: &Value) -> Result<(), Error> {

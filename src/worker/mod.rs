@@ -9,6 +9,7 @@ pub mod latency;
 pub mod metrics;
 pub mod progress;
 pub mod recorder;
+pub mod seats;
 pub mod serve;
 pub mod stats;
 

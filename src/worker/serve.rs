@@ -18,6 +18,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::progress::PULSE;
 use super::recorder::Recorder;
+use super::seats::Seats;
 use super::stats::{LinkStats, SharedStats, WorkerFacts};
 use super::{Handled, Worker, control, http};
 use crate::buffer::FrameBuffer;
@@ -200,6 +201,7 @@ fn prepare(
         identities: identities.map(hex::encode),
         backend: drafter.info(),
     });
+    *stats.lock().seats() = Seats::of(listeners.iter().map(Listener::local));
     let admit = admission(peers, &stats);
     let seat = |listener| {
         let buffer = drafter.frame_buffer(REQUEST_BYTES_MAX)?;
@@ -275,9 +277,9 @@ async fn draft(
 ) {
     let local = LocalSet::new();
     let mut tasks = JoinSet::new();
-    for (listener, buffer) in seats {
+    for (index, (listener, buffer)) in seats.into_iter().enumerate() {
         let shared = shared.clone();
-        let serving = async move { seat(&listener, buffer, &shared).await };
+        let serving = async move { seat(index, &listener, buffer, &shared).await };
         tasks.spawn_local_on(serving, &local);
     }
     if let Some(idle) = keep_warm {
@@ -349,7 +351,12 @@ enum End {
 }
 
 /// One drafting listener: serves the newest connection until a newer one comes (contract-notes D2).
-async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) -> Ended {
+async fn seat(
+    index: usize,
+    listener: &Accepting,
+    mut buffer: FrameBuffer,
+    shared: &Shared,
+) -> Ended {
     let mut reply = Vec::with_capacity(REPLY_BYTES_MAX);
     let mut stopping = shared.stopping.clone();
     let mut next = None;
@@ -370,7 +377,10 @@ async fn seat(listener: &Accepting, mut buffer: FrameBuffer, shared: &Shared) ->
         let connection = newest.connection;
         let peer = connection.peer();
         tracing::info!(%peer, "client connected");
-        match serve_one(listener, connection, &mut buffer, &mut reply, shared).await {
+        shared.note(|seats| seats.take(index, peer));
+        let end = serve_one(listener, connection, &mut buffer, &mut reply, shared).await;
+        shared.note(|seats| seats.leave(index));
+        match end {
             End::Displaced(newer) => {
                 tracing::info!(%peer, by = %newer.connection.peer(), "client displaced");
                 shared.count(|link| link.displaced += 1);
@@ -471,5 +481,9 @@ impl Shared {
 
     fn count(&self, change: impl FnOnce(&mut LinkStats)) {
         change(self.worker.borrow().stats().lock().link());
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Seats)) {
+        change(self.worker.borrow().stats().lock().seats());
     }
 }

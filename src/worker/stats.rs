@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::latency::Latency;
+use super::seats::Seats;
 use crate::drafter::MarkovCounters;
 use crate::geometry::Geometry;
 use crate::plan::Append;
@@ -108,6 +109,7 @@ pub struct WorkerStats {
     receive_us: Latency,
     markov: Option<MarkovCounters>,
     link: LinkStats,
+    seats: Seats,
 }
 
 /// Counters of the sockets.
@@ -175,6 +177,7 @@ impl WorkerStats {
             receive_us: Latency::default(),
             markov: None,
             link: LinkStats::default(),
+            seats: Seats::default(),
             facts: Arc::new(facts),
         }
     }
@@ -272,6 +275,18 @@ impl WorkerStats {
         &mut self.link
     }
 
+    /// Who is connected where, to be noted.
+    pub fn seats(&mut self) -> &mut Seats {
+        &mut self.seats
+    }
+
+    /// These counters with the round trips of the drafting connections, for which the kernel is asked: not
+    /// for the drafting thread.
+    pub fn measured(mut self) -> Self {
+        self.seats.measure();
+        self
+    }
+
     /// What never changes.
     pub fn facts(&self) -> &WorkerFacts {
         &self.facts
@@ -290,6 +305,7 @@ impl WorkerStats {
         self.worker_us.put(&mut doc, "worker_us");
         self.recv_to_send_us.put(&mut doc, "recv_to_send_us");
         self.receive_us.put(&mut doc, "receive_us");
+        doc.insert("listeners".into(), self.seats.json());
         doc.insert("slots".into(), self.slots_json());
         Value::Object(doc)
     }

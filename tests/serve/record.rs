@@ -113,16 +113,30 @@ fn an_existing_file_is_refused_and_kept() {
 }
 
 #[test]
+fn a_folder_gets_a_file_of_each_start() {
+    let folder = tempfile::tempdir().unwrap();
+    for starts in 1..3 {
+        serve_recorded(folder.path(), 1, &[]).signal("KILL");
+        let files = std::fs::read_dir(folder.path()).unwrap();
+        let names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(names.len(), starts, "{names:?}");
+        for name in names {
+            assert!(name.to_str().unwrap().ends_with("Z.trace"), "{name:?}");
+        }
+    }
+}
+
+#[test]
 fn a_start_that_fails_leaves_no_recording_behind() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("round.trace");
+    let path = folder.path();
     let arguments = ["serve", "--demo", "--listen", "tcp://127.0.0.1:0", "--control", "off"];
     let mut command = dspark(&arguments);
-    command.args(["--backend", "cuda", "--record"]).arg(&path);
+    command.args(["--backend", "cuda", "--record"]).arg(path);
     // A GPU that is there is hidden, so that the backend cannot start on any machine.
     let output = command.env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
     assert_eq!(output.status.code(), Some(6));
-    assert!(!path.exists(), "the next start would be refused its file");
+    assert_eq!(std::fs::read_dir(path).unwrap().count(), 0);
 }
 
 #[test]

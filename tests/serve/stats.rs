@@ -1,12 +1,13 @@
 //! The STATS document (contract §6.5, contract-notes D43).
 
-use dspark::protocol::ReqEntry;
 use dspark::protocol::control::reset_request;
 use dspark::protocol::step::{NEED_DRAFT, NEW_GEN, RESYNC};
+use dspark::protocol::{FrameStatus, ReqEntry};
 use serde_json::{Value, json};
 
-use crate::client::{Client, demo, rows};
+use crate::client::{Client, demo, eventually, rows};
 use crate::common::frames::{entry, new_owner};
+use crate::common::process::Worker;
 
 const SESSION: u32 = 0xdead_beef;
 
@@ -147,6 +148,49 @@ fn counters_are_what_was_sent() {
     }
 }
 
-fn worker_document(worker: &crate::common::process::Worker) -> Value {
+#[test]
+fn a_drafting_connection_has_round_trips_while_it_lives() {
+    let worker = demo();
+    let listen = json!(worker.drafting().to_string());
+    let seat = || worker_document(&worker)["listeners"].clone();
+    assert_eq!(seat(), json!([{ "listen": listen }]), "nobody is there");
+
+    let mut client = Client::open(&worker.drafting(), SESSION, 1);
+    client.step(&[new_owner(0, 1, 0, 1)], &rows(0, 1));
+    let listeners = seat();
+    let connection = &listeners[0]["connection"];
+    assert!(connection["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{listeners}");
+    for key in ["min_rtt_us", "rtt_us"] {
+        let us = connection[key].as_u64().unwrap_or_else(|| panic!("{key}: {listeners}"));
+        assert!((1..1_000_000).contains(&us), "{key}: {listeners}");
+    }
+    assert_eq!((listeners[0]["listen"].clone(), &connection["retransmits"]), (listen, &0.into()));
+    // The drafting thread does not ask the kernel.
+    let own = client.stats();
+    let own = own["listeners"][0]["connection"].as_object().unwrap();
+    assert_eq!(own.keys().collect::<Vec<_>>(), ["age_s", "peer"]);
+
+    let newer = Client::open(&worker.drafting(), SESSION, 9);
+    let peer = seat()[0]["connection"]["peer"].clone();
+    assert_ne!(peer, connection["peer"], "the newest is the one that is served");
+    drop((client, newer));
+    eventually("the seat is empty", || seat()[0].get("connection").is_none());
+}
+
+#[test]
+fn every_listener_names_its_own_connection() {
+    let worker = Worker::start(&["--demo", "--listen", "tcp://127.0.0.1:0"]);
+    let second = worker.ready["drafting"][1].as_str().unwrap().parse().unwrap();
+    let mut client = Client::connect(&second);
+    assert_eq!(client.ping(), FrameStatus::Ok);
+    let stats = worker_document(&worker);
+    let listeners = stats["listeners"].as_array().unwrap();
+    let listens: Vec<_> = listeners.iter().map(|listener| listener["listen"].clone()).collect();
+    assert_eq!(worker.ready["drafting"], json!(listens));
+    let connected = listeners.iter().map(|listener| listener["connection"]["rtt_us"].is_u64());
+    assert_eq!(connected.collect::<Vec<_>>(), [false, true]);
+}
+
+fn worker_document(worker: &Worker) -> Value {
     crate::client::stats_of(worker)
 }

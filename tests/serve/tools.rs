@@ -97,6 +97,8 @@ fn stats_prints_the_document_or_a_summary() {
     let said = run(&["stats", &url]);
     assert_eq!(said.code, Some(0), "{}", said.err);
     assert!(said.out.contains("acceptance n/a"), "{}", said.out);
+    let nobody_there = format!("link round trip  n/a (no client on {})", worker.drafting());
+    assert!(said.out.contains(&nobody_there), "{}", said.out);
     assert!(said.out.contains("worker  n/a (fewer than 2 steps)"), "{}", said.out);
     let mut client = Client::open(&worker.drafting(), 7, 1);
     for generation in 1..4 {
@@ -105,7 +107,11 @@ fn stats_prints_the_document_or_a_summary() {
     let said = run(&["stats", "--json", &url]);
     let doc = json(&said.out);
     assert_eq!((&doc["steps"], &doc["schema"]), (&3.into(), &1.into()));
+    assert!(doc["asking_us"].as_f64().unwrap() > 0.0, "{doc}");
     let said = run(&["stats", &url]);
+    let round_trip = said.out.lines().find(|line| line.starts_with("link round trip  min "));
+    assert!(round_trip.is_some_and(|line| line.contains(" µs  smoothed ")), "{}", said.out);
+    assert!(said.out.contains("\nasking for this  "), "{}", said.out);
     assert!(said.out.contains("session 0x00000007  client socket"), "{}", said.out);
     assert!(said.out.contains("steps 3  rows 9  drafted 3"), "{}", said.out);
     assert!(!said.out.contains("NaN"), "{}", said.out);
