@@ -21,6 +21,17 @@ pub(crate) fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
 }
 
+/// Whether this system can be asked for the round trips of a connection; says so if it cannot.
+pub(crate) fn kernel_tells_round_trips() -> bool {
+    use rustix::net::netlink::SOCK_DIAG;
+    use rustix::net::{AddressFamily, SocketType, socket};
+    let asked = socket(AddressFamily::NETLINK, SocketType::DGRAM, Some(SOCK_DIAG));
+    if let Err(error) = &asked {
+        eprintln!("skipped: this system has no NETLINK_SOCK_DIAG ({error})");
+    }
+    asked.is_ok()
+}
+
 /// A copy of the small checkpoint that may be damaged.
 pub(crate) fn copied_checkpoint() -> tempfile::TempDir {
     let copy = tempfile::tempdir().expect("copy fixtures");
