@@ -286,3 +286,31 @@ fn an_error_that_passes_is_answered_internal_and_the_worker_goes_on() {
     assert_eq!(rounds.step(2), Some(EntryStatus::PartialWindow));
     worker.terminate();
 }
+
+/// What the management library tells of the card, beside what the worker holds of it.
+#[test]
+fn top_shows_the_card_that_a_worker_drafts_on() {
+    let folder = gpu::folder();
+    let worker = Worker::launch(&mut serve(&folder, &[], &["--backend", "cuda", "-q"]));
+    let control = worker.control().to_string();
+    let shown = |variables: &[(&str, &str)]| {
+        let mut top = dspark(&["top", "--once", "--interval", "50ms", &control]);
+        top.env("LD_LIBRARY_PATH", folder.path()).envs(variables.iter().copied());
+        let output = top.output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut lines = text.lines().skip_while(|line| !line.starts_with(" gpu "));
+        let line = lines.next().unwrap_or_else(|| panic!("no line of the card in {text}"));
+        format!("{line}\n{}", lines.next().unwrap())
+    };
+    let card = shown(&[]);
+    let [what, does] = [
+        " gpu      gpusim emulated device  memory 0.4 of 25.8 GB  worker holds 0.0",
+        "\n          clocks 210 / 405 MHz  power 22 W  31 °C  busy 0%",
+    ];
+    assert!(card.starts_with(what) && card.contains(does), "{card}");
+    assert!(card.lines().all(|line| line.chars().count() < 80), "{card}");
+    let unified = shown(&[("GPUSIM_UNIFIED", "1")]);
+    assert!(!unified.contains("memory ") && unified.contains("power 22 W"), "{unified}");
+    let other = shown(&[("GPUSIM_DEVICES", "0")]);
+    assert!(other.contains("is not among the cards here"), "{other}");
+}

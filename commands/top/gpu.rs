@@ -82,8 +82,8 @@ fn card(device: &Device<'_>) -> Card {
 }
 
 impl Card {
-    /// One line.
-    pub(crate) fn text(&self) -> String {
+    /// What it is and holds, then what it does, if it tells.
+    pub(crate) fn text(&self) -> [String; 2] {
         let gb = |bytes: u64| bytes as f64 / 1e9;
         let memory = self
             .memory
@@ -92,7 +92,9 @@ impl Card {
         let power = self.power_mw.map(|mw| format!("power {:.0} W", f64::from(mw) / 1e3));
         let celsius = self.celsius.map(|degrees| format!("{degrees} °C"));
         let busy = self.busy.map(|busy| format!("busy {busy}%"));
-        let known = [memory, clocks, power, celsius, busy].into_iter().flatten();
-        std::iter::once(self.name.clone()).chain(known).collect::<Vec<_>>().join("  ")
+        let join = |parts: &[Option<String>]| {
+            parts.iter().flatten().map(String::as_str).collect::<Vec<_>>().join("  ")
+        };
+        [join(&[Some(self.name.clone()), memory]), join(&[clocks, power, celsius, busy])]
     }
 }

@@ -356,8 +356,7 @@ fn link(doc: &Value, theme: Theme) -> Line<'static> {
 fn cards(model: &Model, worker: &Worker, theme: Theme) -> Vec<Line<'static>> {
     let doc = worker.doc();
     let held = doc["gpu_mem_bytes"].as_u64().filter(|bytes| *bytes > 0);
-    let held =
-        held.map_or(String::new(), |b| format!("  the worker holds {:.2} GB", b as f64 / 1e9));
+    let held = held.map_or(String::new(), |b| format!("  worker holds {:.2} GB", b as f64 / 1e9));
     let device = string(doc, "device");
     let none = |why: &str| vec![labelled(&format!("gpu n/a ({why}){held}"), theme)];
     if doc["backend"] != "cuda" {
@@ -375,13 +374,16 @@ fn cards(model: &Model, worker: &Worker, theme: Theme) -> Vec<Line<'static>> {
     if own.is_empty() {
         return none(&format!("{device} is not among the cards here"));
     }
-    let lines = own.iter().enumerate();
+    let mut lines = Vec::new();
+    for (index, card) in own.iter().enumerate() {
+        let [what, does] = card.text();
+        let held = if index == 0 { held.as_str() } else { "" };
+        lines.push(labelled(&format!("gpu {what}{held}"), theme));
+        if !does.is_empty() {
+            lines.push(labelled(&format!(" {does}"), theme));
+        }
+    }
     lines
-        .map(|(index, card)| {
-            let held = if index == 0 { held.as_str() } else { "" };
-            labelled(&format!("gpu {}{held}", card.text()), theme)
-        })
-        .collect()
 }
 
 fn about(worker: &Worker, theme: Theme) -> Vec<Line<'static>> {

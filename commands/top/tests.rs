@@ -141,7 +141,7 @@ fn a_card_is_shown_for_a_worker_of_this_host_only() {
         let all = picture(140, 40, model, &view(1));
         all.lines().find_map(|line| line.strip_prefix(" gpu ")).unwrap().trim().to_owned()
     };
-    let held = "the worker holds 9.10 GB";
+    let held = "worker holds 9.10 GB";
     assert_eq!(line(&model), format!("n/a (not read yet)  {held}"));
     let full = Card {
         name: "NVIDIA X".into(),
@@ -153,11 +153,12 @@ fn a_card_is_shown_for_a_worker_of_this_host_only() {
     };
     let foreign = Card { name: "NVIDIA Y".into(), ..full.clone() };
     model.cards = Cards::Read(vec![foreign.clone(), full]);
-    assert_eq!(
-        line(&model),
-        format!(
-            "NVIDIA X  memory 10.2 of 150.0 GB  clocks 1980 / 3201 MHz  power 312 W  41 °C  busy 37%  {held}"
-        )
+    assert_eq!(line(&model), format!("NVIDIA X  memory 10.2 of 150.0 GB  {held}"));
+    let does = "\n          clocks 1980 / 3201 MHz  power 312 W  41 °C  busy 37%";
+    assert!(
+        picture(80, 40, &model, &view(1)).contains(does),
+        "{}",
+        picture(80, 40, &model, &view(1))
     );
     model.cards = Cards::Read(vec![Card { name: "NVIDIA X".into(), ..Card::default() }]);
     assert_eq!(line(&model), format!("NVIDIA X  {held}"), "what it does not tell is left out");

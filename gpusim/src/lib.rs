@@ -17,11 +17,11 @@
 //!
 //! Environment: `GPUSIM_LAZY=1` (nothing runs before a call that waits), `GPUSIM_MEM_MB`,
 //! `GPUSIM_CC` (8.0), `GPUSIM_DEVICES=0` (no device), `GPUSIM_DRIVER_VERSION` (12090),
-//! `GPUSIM_REPORT=FILE` (counters as JSON), `GPUSIM_FILL` (byte that new allocations hold),
-//! `GPUSIM_ORDER=reverse` (blocks and warps run last first), `GPUSIM_STEPS` (instructions after
-//! which a warp counts as hanging), `GPUSIM_IDLE=1` (kernels do nothing), `GPUSIM_FAULT=N` (the N-th
-//! graph launch fails as a kernel with a bad access does), `GPUSIM_REFUSE=FUNCTION:N` (its N-th call
-//! answers that memory ran out).
+//! `GPUSIM_UNIFIED=1` (the management library has no memory figure), `GPUSIM_REPORT=FILE` (counters
+//! as JSON), `GPUSIM_FILL` (byte that new allocations hold), `GPUSIM_ORDER=reverse` (blocks and warps
+//! run last first), `GPUSIM_STEPS` (instructions after which a warp counts as hanging),
+//! `GPUSIM_IDLE=1` (kernels do nothing), `GPUSIM_FAULT=N` (the N-th graph launch fails as a kernel with
+//! a bad access does), `GPUSIM_REFUSE=FUNCTION:N` (its N-th call answers that memory ran out).
 //!
 //! What it cannot find: anything below PTX (scheduling, real occupancy, caches, clocks), the inner
 //! rounding of tensor cores and of `.approx` functions, and weak ordering between blocks.

@@ -43,10 +43,13 @@ pub(crate) fn report() -> serde_json::Value {
     serde_json::from_slice(&text).expect("the report is JSON")
 }
 
-/// A folder that holds nothing but the emulated `libcuda.so.1`, for a child's `LD_LIBRARY_PATH`.
+/// A folder that holds nothing but the emulated driver, `libcuda.so.1` and the management library, for a child's
+/// `LD_LIBRARY_PATH`.
 pub(crate) fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
-    std::os::unix::fs::symlink(library(), folder.path().join("libcuda.so.1")).expect("a link");
+    for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+        std::os::unix::fs::symlink(library(), folder.path().join(name)).expect("a link");
+    }
     folder
 }
 

@@ -14,7 +14,7 @@ pub(crate) const SHARED_OPT_IN_BYTES: usize = 99 << 10;
 /// Shared memory of a block without raising the limit.
 pub(crate) const SHARED_DEFAULT_BYTES: usize = 48 << 10;
 
-const NAME: &str = "gpusim emulated device";
+pub(super) const NAME: &str = "gpusim emulated device";
 
 driver_functions! {
     Needs::Nothing, |state|
@@ -107,7 +107,7 @@ fn attribute_value(state: &State, attribute: c_int) -> Option<c_int> {
 
 /// # Safety
 /// `to` must be null or valid for `len` bytes.
-unsafe fn write_text(to: *mut c_char, len: c_int, text: &str) -> Answer {
+pub(super) unsafe fn write_text(to: *mut c_char, len: c_int, text: &str) -> Answer {
     let room = usize::try_from(len).unwrap_or(0);
     if to.is_null() || room == 0 {
         return Err(Code::INVALID_VALUE);

@@ -36,6 +36,7 @@ mod error;
 mod event;
 mod graph;
 mod launch;
+mod management;
 mod memory;
 mod module;
 mod occupancy;

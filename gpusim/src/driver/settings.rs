@@ -11,6 +11,8 @@ pub(crate) struct Settings {
     pub(crate) memory_bytes: usize,
     /// `GPUSIM_CC`: compute capability, 8.0 by default.
     pub(crate) capability: (i32, i32),
+    /// `GPUSIM_UNIFIED=1`: the management library has no memory figure, as of boards with unified memory.
+    pub(crate) unified: bool,
     /// `GPUSIM_DEVICES`: 0 or 1 devices.
     pub(crate) devices: i32,
     /// `GPUSIM_DRIVER_VERSION` as the driver counts: 12090 is 12.9.
@@ -51,6 +53,7 @@ impl Settings {
             fill: number(&lookup, "GPUSIM_FILL").and_then(|fill| u8::try_from(fill).ok()),
             reversed: lookup("GPUSIM_ORDER").is_some_and(|value| value == "reverse"),
             steps_max: number(&lookup, "GPUSIM_STEPS").unwrap_or(2_000_000_000),
+            unified: lookup("GPUSIM_UNIFIED").is_some_and(|value| value == "1"),
             idle: lookup("GPUSIM_IDLE").is_some_and(|value| value == "1"),
             fault: number(&lookup, "GPUSIM_FAULT"),
             refuse: lookup("GPUSIM_REFUSE").and_then(|text| {
