@@ -238,6 +238,7 @@ fn timing_runs_everywhere_and_says_when_it_means_nothing() {
     let doc = check(&["timing", "--json"], &[]).json();
     let notes = doc["stages"][0]["notes"].to_string();
     assert!(notes.contains("these times mean nothing"), "{notes}");
+    assert!(case(&doc, "1 x 128")["figures"]["device_us"].as_f64().unwrap() > 0.0);
     let round = &case(&doc, "1 x 6")["figures"];
     for figure in ["p50_us", "p99_us", "host_us", "device_us", "cold_us", "rate_gb_s", "of_copy"] {
         assert!(round[figure].as_f64().unwrap() > 0.0, "{figure}");

@@ -2,7 +2,7 @@
 //! rate of a copy.
 //!
 //! Rounds are those of a decoding engine: each request brings one to six new rows and has a block drafted
-//! behind a full window. A round's bytes are its weights and windows, each counted once; a copy reads and
+//! behind a full window; and one that brings a window whole, as after a resync. A round's bytes are its weights and windows, each counted once; a copy reads and
 //! writes each byte, so its rate counts both.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,17 +110,18 @@ fn measure(context: &Context) -> Result<StageReport, Failed> {
     let mut bench = Bench::new(drafter, requests, copy.bytes_per_us)?;
     let mut parts = Section::new("bytes of a round", &PARTS);
     let mut rounds = Section::new("requests x rows", &ROUNDS);
-    for &requests in effort.requests {
-        for &rows in effort.rows {
-            let name = format!("{requests} x {rows}");
-            if !context.wants(&name) {
-                continue;
-            }
-            let timed = bench.rounds(&name, requests, rows, &effort)?;
-            rounds.cases.push(timed.case);
-            if rows == effort.kernel_rows {
-                parts.cases.push(timed.parts);
-            }
+    let decoding = effort.requests.iter().flat_map(|&n| effort.rows.iter().map(move |&r| (n, r)));
+    // A resync sends a whole window.
+    let window = bench.geometry.window as usize;
+    for (requests, rows) in decoding.chain([(1, window)]) {
+        let name = format!("{requests} x {rows}");
+        if !context.wants(&name) {
+            continue;
+        }
+        let timed = bench.rounds(&name, requests, rows, &effort)?;
+        rounds.cases.push(timed.case);
+        if rows == effort.kernel_rows {
+            parts.cases.push(timed.parts);
         }
     }
     report.sections.extend([rounds, parts]);
