@@ -16,6 +16,7 @@
 #include "common.cuh"
 
 #define TILE 8u
+#define KEYS 4u
 
 struct DraftKeys {
   u32 slot_row;
@@ -38,10 +39,10 @@ KERNEL(256) attention(const u16* q, const u16* window, const u16* block, const f
   if (first_row >= *rows) return;
   const u32 n = min(TILE, rows_per_draft - row0);
   const DraftKeys draft = drafts[blockIdx.y];
-  const u32 keys = draft.context + rows_per_draft, pitch = window_size + rows_per_draft, words = head_dim / 2u;
+  const u32 keys = draft.context + rows_per_draft, words = head_dim / 2u;
   const u16* own = block + (u64)first_row * head_dim;
   float2* queries = (float2*)room;               // [TILE, words]
-  float* scores = room + TILE * head_dim;        // [TILE, pitch]
+  float* scores = room + TILE * head_dim;        // [window + n, TILE]
   const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31u;
 
   for (u32 i = threadIdx.x; i < TILE * words; i += 256u) {
@@ -51,39 +52,58 @@ KERNEL(256) attention(const u16* q, const u16* window, const u16* block, const f
   }
   __syncthreads();
 
+  // A warp takes four keys at once, so that each reading of the queries serves four and their loads overlap.
   const float scale = __fdiv_rn(1.0f, __fsqrt_rn((float)head_dim));
-  for (u32 j = warp; j < keys; j += 8u) {
-    const u32* key = key_row(window, own, draft, j, window_size, head_dim);
-    float dot[TILE] = {};
+  for (u32 first = warp; first < keys; first += 8u * KEYS) {
+    const u32* key[KEYS];
+#pragma unroll
+    for (u32 i = 0; i < KEYS; i++) {
+      // Keys beyond the last one are the last one again.
+      key[i] = key_row(window, own, draft, min(first + 8u * i, keys - 1u), window_size, head_dim);
+    }
+    float dot[KEYS][TILE] = {};
+#pragma unroll 4
     for (u32 w = lane; w < words; w += LANES) {
-      const float2 k = bf16_pair(key[w]);
+      float2 k[KEYS];
+#pragma unroll
+      for (u32 i = 0; i < KEYS; i++) k[i] = bf16_pair(key[i][w]);
 #pragma unroll
       for (u32 r = 0; r < TILE; r++) {
-        const float2 v = queries[r * words + w];
-        dot[r] += v.x * k.x;
-        dot[r] += v.y * k.y;
+        if (r < n) {
+          const float2 v = queries[r * words + w];
+#pragma unroll
+          for (u32 i = 0; i < KEYS; i++) {
+            dot[i][r] += v.x * k[i].x;
+            dot[i][r] += v.y * k[i].y;
+          }
+        }
       }
     }
 #pragma unroll
-    for (u32 r = 0; r < TILE; r++) {
-      const float sum = warp_sum(dot[r]);
-      if (lane == r) scores[r * pitch + j] = scale * sum;
+    for (u32 i = 0; i < KEYS; i++) {
+#pragma unroll
+      for (u32 r = 0; r < TILE; r++) {
+        if (r < n) {
+          const float sum = warp_sum(dot[i][r]);
+          if (lane == r && first + 8u * i < keys) scores[(first + 8u * i) * TILE + r] = scale * sum;
+        }
+      }
     }
   }
   __syncthreads();
 
   // Warp r turns the scores of row r into weights.
   if (warp < n) {
-    float* score = scores + warp * pitch;
+    float* score = scores + warp;
     const float sink = sinks[head];
     float top = sink;
-    for (u32 j = lane; j < keys; j += LANES) top = fmaxf(top, score[j]);
+    for (u32 j = lane; j < keys; j += LANES) top = fmaxf(top, score[j * TILE]);
 #pragma unroll
     for (u32 m = LANES / 2; m > 0; m >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, m));
     float total = 0.0f;
     for (u32 j = lane; j < keys; j += LANES) {
-      const float weight = expf(score[j] - top);
-      score[j] = weight;
+      const float weight = expf(score[j * TILE] - top);
+      score[j * TILE] = weight;
       total += weight;
     }
     total = warp_sum(total) + expf(sink - top);
@@ -94,14 +114,17 @@ KERNEL(256) attention(const u16* q, const u16* window, const u16* block, const f
 
   for (u32 w = threadIdx.x; w < words; w += 256u) {
     float2 sum[TILE] = {};
+    // Several keys' loads under way.
+#pragma unroll 8
     for (u32 j = 0; j < keys; j++) {
       const float2 k = bf16_pair(key_row(window, own, draft, j, window_size, head_dim)[w]);
+      const float4 low = *(const float4*)(scores + j * TILE), high = *(const float4*)(scores + j * TILE + 4u);
+      const float weight[TILE] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
       for (u32 r = 0; r < TILE; r++) {
         if (r < n) {
-          const float weight = scores[r * pitch + j];
-          sum[r].x += weight * k.x;
-          sum[r].y += weight * k.y;
+          sum[r].x += weight[r] * k.x;
+          sum[r].y += weight[r] * k.y;
         }
       }
     }

@@ -39,12 +39,22 @@ KERNEL(256) hc_mix(const u16* x, const float* function, float* part, u32 hidden,
     for (u32 k = 0; k < 4; k++) f[i][k] = row[LANES * k];
   }
   const u32 n = *rows;
+  u32 ahead[4];
+#pragma unroll
+  for (u32 k = 0; k < 4; k++) ahead[k] = ((const u32*)x)[at + LANES * k];
   for (u32 r = 0; r < n; r++) {
-    const u32* from = (const u32*)x + (u64)r * words + at;
+    u32 row[4];
+    // The next row's loads run beside this row's sums.
+    const u32* next = (const u32*)x + (u64)min(r + 1u, n - 1u) * words + at;
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+      row[k] = ahead[k];
+      ahead[k] = next[LANES * k];
+    }
     float sum[3] = {}, square = 0.0f;
 #pragma unroll
     for (u32 k = 0; k < 4; k++) {
-      const float2 v = bf16_pair(from[LANES * k]);
+      const float2 v = bf16_pair(row[k]);
 #pragma unroll
       for (u32 i = 0; i < 3; i++) {
         sum[i] += f[i][k].x * v.x;
@@ -96,7 +106,7 @@ DEV float sinkhorn(float v, u32 lane, u32 iterations, float eps) {
 KERNEL(256) hc_input(const u16* x, const float* part, u32 chunks, const float* base, const float* scale,
                      const float* pre_in, float* pre_out, float* post, float* comb, const float* weight, u16* y,
                      u32 hidden, u32 iterations, float hc_eps, float rms_eps, const u32* rows) {
-  extern __shared__ float collapsed[];
+  extern __shared__ __align__(8) float collapsed[];
   __shared__ float raw[LANES];
   __shared__ float room[8];
   const u32 row = blockIdx.x;
@@ -123,21 +133,29 @@ KERNEL(256) hc_input(const u16* x, const float* part, u32 chunks, const float* b
     if (lane < 16) comb[row * 16u + lane] = mixed;
   }
   const float4 pre = *(const float4*)(pre_in + row * STREAMS);
-  const u16* streams = x + (u64)row * STREAMS * hidden;
+  const u32 words = hidden / 2u;
+  const u32* streams = (const u32*)(x + (u64)row * STREAMS * hidden);
   float sum = 0.0f;
-  for (u32 d = threadIdx.x; d < hidden; d += 256u) {
-    float v = __fmul_rn(pre.x, f32_of_bf16(streams[d]));
-    v = mul_add(pre.y, f32_of_bf16(streams[hidden + d]), v);
-    v = mul_add(pre.z, f32_of_bf16(streams[2u * hidden + d]), v);
-    v = mul_add(pre.w, f32_of_bf16(streams[3u * hidden + d]), v);
-    v = round_bf16(v);
-    collapsed[d] = v;
-    sum += v * v;
+#pragma unroll 4
+  for (u32 w = threadIdx.x; w < words; w += 256u) {
+    const float2 a = bf16_pair(streams[w]), b = bf16_pair(streams[words + w]);
+    const float2 c = bf16_pair(streams[2u * words + w]), d = bf16_pair(streams[3u * words + w]);
+    float2 v = make_float2(__fmul_rn(pre.x, a.x), __fmul_rn(pre.x, a.y));
+    v = make_float2(mul_add(pre.y, b.x, v.x), mul_add(pre.y, b.y, v.y));
+    v = make_float2(mul_add(pre.z, c.x, v.x), mul_add(pre.z, c.y, v.y));
+    v = make_float2(mul_add(pre.w, d.x, v.x), mul_add(pre.w, d.y, v.y));
+    v = make_float2(round_bf16(v.x), round_bf16(v.y));
+    ((float2*)collapsed)[w] = v;
+    sum += v.x * v.x;
+    sum += v.y * v.y;
   }
   const float mean = __fdiv_rn(block_sum(sum, room), (float)hidden);
   const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, rms_eps)));
-  for (u32 d = threadIdx.x; d < hidden; d += 256u) {
-    y[(u64)row * hidden + d] = bf16_of(weight[d] * (collapsed[d] * inverse));
+  u32* to = (u32*)(y + (u64)row * hidden);
+#pragma unroll 4
+  for (u32 i = threadIdx.x; i < words; i += 256u) {
+    const float2 v = ((const float2*)collapsed)[i], w = ((const float2*)weight)[i];
+    to[i] = pack16(bf16_of(w.x * (v.x * inverse)), bf16_of(w.y * (v.y * inverse)));
   }
 }
 

@@ -300,10 +300,11 @@ KERNEL(256) markov_pick(Tables t, const DraftHead* drafts, const Top* tops, cons
   top = merge_block(top, room);
   float sum = 0.0f;
   const u32* row = (const u32*)(hidden + (u64)at * width);
+#pragma unroll 4
   for (u32 w = threadIdx.x; w < width / 2u; w += 256u) {
-    const float2 h = bf16_pair(row[w]);
-    sum += h.x * weights[2u * w];
-    sum += h.y * weights[2u * w + 1u];
+    const float2 h = bf16_pair(row[w]), c = ((const float2*)weights)[w];
+    sum += h.x * c.x;
+    sum += h.y * c.y;
   }
   float own = 0.0f;
   const u32 previous = previous_of(draft, ids, index, position, t.positions);

@@ -12,29 +12,38 @@
 #define CHOSEN_MAX 8u
 
 // logits f32 [rows, experts] = x . gate / temp. x bf16 [rows, hidden]; gate f32 [experts, hidden].
-// grid (experts / 8 rounded up, rows / 8 rounded up), block 256: a warp for one expert and eight rows.
+// grid (experts, rows / 8 rounded up), block 256: one expert and eight rows, each warp an eighth of the columns in
+// runs of 64, so that a weight is read once for eight rows and no thread waits for many loads in turn.
 KERNEL(256) router_logits(const u16* x, const float* gate, float* logits, u32 hidden, u32 experts, float temp,
                           const u32* rows) {
-  const u32 expert = 8u * blockIdx.x + (threadIdx.x >> 5), lane = threadIdx.x & 31u, row0 = 8u * blockIdx.y;
+  __shared__ float sums[8][8];
+  const u32 expert = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31u, row0 = 8u * blockIdx.y;
   const u32 n = *rows, words = hidden / 2u;
-  if (expert >= experts || row0 >= n) return;
+  if (row0 >= n) return;
   float sum[8] = {};
-  for (u32 w = lane; w < words; w += LANES) {
+#pragma unroll 2
+  for (u32 w = threadIdx.x; w < words; w += 256u) {
     const float2 g = ((const float2*)gate)[(u64)expert * words + w];
 #pragma unroll
     for (u32 r = 0; r < 8; r++) {
-      if (row0 + r < n) {
-        const float2 v = bf16_pair(((const u32*)x)[(u64)(row0 + r) * words + w]);
-        sum[r] += g.x * v.x;
-        sum[r] += g.y * v.y;
-      }
+      // Rows beyond the last one are the last one again, and go nowhere.
+      const float2 v = bf16_pair(((const u32*)x)[(u64)min(row0 + r, n - 1u) * words + w]);
+      sum[r] += g.x * v.x;
+      sum[r] += g.y * v.y;
     }
   }
 #pragma unroll
   for (u32 r = 0; r < 8; r++) {
     const float total = warp_sum(sum[r]);
-    if (lane == r && row0 + r < n) logits[(u64)(row0 + r) * experts + expert] = __fdiv_rn(total, temp);
+    if (lane == r) sums[warp][r] = total;
   }
+  __syncthreads();
+  const u32 r = threadIdx.x;
+  if (r >= 8u || row0 + r >= n) return;
+  float total = sums[0][r];
+#pragma unroll
+  for (u32 w = 1; w < 8; w++) total += sums[w][r];
+  logits[(u64)(row0 + r) * experts + expert] = __fdiv_rn(total, temp);
 }
 
 // Numbers of the choice. Mirrors `RouteShape` of the host.
@@ -155,6 +164,7 @@ KERNEL(256) route(const float* logits, const float* bias, Route route, u32* ids,
   count[expert] = mine;
   __syncthreads();
   u32 row0 = 0, index = 0, distinct = 0;
+#pragma unroll 8
   for (u32 e = 0; e < route.experts; e++) {
     const u32 c = count[e];
     if (e < expert) {

@@ -25,15 +25,17 @@ KERNEL(256) norm_rotate(const u16* x, const u32* gather, const float* weight, u1
   const u32* from = (const u32*)(x + (u64)(gather ? gather[row] : row) * len);
   u32* to = (u32*)(y + (u64)row * len);
   float sum = 0.0f;
+#pragma unroll 4
   for (u32 i = threadIdx.x; i < len / 2u; i += 256u) {
     const float2 v = bf16_pair(from[i]);
     sum += v.x * v.x;
     sum += v.y * v.y;
   }
   const float scale = inverse_rms(block_sum(sum, room), len, eps);
+#pragma unroll 4
   for (u32 i = threadIdx.x; i < len / 2u; i += 256u) {
-    const float2 v = bf16_pair(from[i]);
-    const u32 word = pack16(bf16_of(weight[2u * i] * (v.x * scale)), bf16_of(weight[2u * i + 1u] * (v.y * scale)));
+    const float2 v = bf16_pair(from[i]), w = ((const float2*)weight)[i];
+    const u32 word = pack16(bf16_of(w.x * (v.x * scale)), bf16_of(w.y * (v.y * scale)));
     normed[i] = word;
     if (blockIdx.y == 0) to[i] = word;
   }
@@ -66,6 +68,7 @@ KERNEL(256) kv_store(const u16* raw, const float* weights, const float2* angles,
   const u32 place = places ? places[row] : row;
   u32* to = (u32*)(store + ((u64)layer * layer_rows + place) * head_dim);
   float sum = 0.0f;
+#pragma unroll 4
   for (u32 i = threadIdx.x; i < head_dim / 2u; i += 256u) {
     const float2 v = bf16_pair(from[i]);
     sum += v.x * v.x;
@@ -75,7 +78,8 @@ KERNEL(256) kv_store(const u16* raw, const float* weights, const float2* angles,
   const u32 tail = (head_dim - rotary) / 2u;
   for (u32 i = threadIdx.x; i < head_dim / 2u; i += 256u) {
     float2 v = bf16_pair(from[i]);
-    v = make_float2(round_bf16(weight[2u * i] * (v.x * scale)), round_bf16(weight[2u * i + 1u] * (v.y * scale)));
+    const float2 w = ((const float2*)weight)[i];
+    v = make_float2(round_bf16(w.x * (v.x * scale)), round_bf16(w.y * (v.y * scale)));
     if (i >= tail) {
       const float2 angle = angles[(u64)row * (rotary / 2u) + i - tail];
       v = turn(v, angle.x, angle.y);

@@ -243,7 +243,7 @@ impl Engine {
         unsafe {
             k.launch(
                 k.router_logits,
-                [s.experts.div_ceil(8), rows.bound.div_ceil(8), 1],
+                [s.experts, rows.bound.div_ceil(8), 1],
                 0,
                 &[
                     Arg::At(b.input),
