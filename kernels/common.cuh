@@ -18,7 +18,7 @@ typedef unsigned long long u64;
 
 // Rows one launch of a product computes at most.
 #define ROWS_MAX 32u
-#define WIDE_ROWS 128u
+#define CONTEXT_ROWS 512u
 
 // ---- number formats; a bf16 or f16 number is kept as its 16 bits ----
 

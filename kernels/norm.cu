@@ -52,7 +52,7 @@ KERNEL(256) norm_rotate(const u16* x, const u32* gather, const float* weight, u1
 
 // K=V rows: norm, rotation of the last `rotary` dims, both rounded to bf16, stored where they belong.
 //
-//   raw      bf16 [layers, 128, head_dim]    weights  f32 [layers, head_dim]
+//   raw      bf16 [layers, 512, head_dim]    weights  f32 [layers, head_dim]
 //   angles   f32 [rows, rotary / 2, 2]
 //   places   u32 [rows] or null: row of a layer's store; null: row r itself
 //   store    bf16 [layers, layer_rows, head_dim]
@@ -63,7 +63,7 @@ KERNEL(256) kv_store(const u16* raw, const float* weights, const float2* angles,
   __shared__ float room[8];
   const u32 row = blockIdx.x, layer = blockIdx.y;
   if (row >= *rows) return;
-  const u32* from = (const u32*)(raw + (u64)(layer * WIDE_ROWS + row) * head_dim);
+  const u32* from = (const u32*)(raw + (u64)(layer * CONTEXT_ROWS + row) * head_dim);
   const float* weight = weights + (u64)layer * head_dim;
   const u32 place = places ? places[row] : row;
   u32* to = (u32*)(store + ((u64)layer * layer_rows + place) * head_dim);

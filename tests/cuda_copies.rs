@@ -51,8 +51,7 @@ fn a_step_is_one_copy_one_launch_and_one_answer() {
     let mut frame = drafter.frame_buffer(512 * ROW_BYTES + 4096).unwrap();
     let numbers_max = 16 << 10;
 
-    // Less than a window of rows: more take another pass.
-    let requests = &four()[1..];
+    let requests = &four();
     let plain = step(&mut *drafter, requests);
     let rows: usize = requests.iter().map(|r| r.rows.len()).sum();
     let mut answer = Vec::new();
@@ -76,7 +75,7 @@ fn a_step_is_one_copy_one_launch_and_one_answer() {
     assert_eq!((done, answer == plain), (calls(1), true));
     assert!((bytes as usize) < numbers_max);
 
-    // The first row stored is not the first of the frame, and a window of rows is one pass.
+    // The first row stored is not the first of the frame, and a window of rows is one pass as well.
     let late = [Request::new(2, 0, 128, 5, 0)];
     let plain = step(&mut *drafter, &late);
     let (done, _) = counted(|| answer = step_in(&mut *drafter, &mut frame, &late, 1));

@@ -19,7 +19,7 @@ pub struct LayerCase {
     pub bits: usize,
     /// Inputs and outputs, multiples of 128.
     pub shape: [usize; 2],
-    /// Rows, at most 128.
+    /// Rows, at most 512.
     pub rows: usize,
     /// Seed of the weights.
     pub seed: u64,
@@ -51,7 +51,7 @@ impl LayerCase {
             let rows = move |bits| [3, 40].map(|rows| Self::new(codebook, bits, [256, 128], rows));
             (2..=8).flat_map(rows)
         });
-        let rows = [1, 7, 8, 9, 16, 17, 25, 32, 33, 64, 121, 128];
+        let rows = [1, 7, 8, 9, 16, 17, 25, 32, 33, 121, 128, 129, 391];
         let rows = rows.map(|rows| Self::new(Codebook::Mul1, 5, [384, 256], rows));
         let live = [
             (5, [15_360, 5120], 6),

@@ -11,7 +11,7 @@ use super::linears::{Group, Member, jobs};
 use super::memory::Buffers;
 use super::meta::{BlockMeta, ContextMeta, MetaLayout};
 use super::products::Product;
-use super::records::{JobRecord, ROWS_MAX, WIDE_ROWS, word};
+use super::records::{CONTEXT_ROWS, JobRecord, ROWS_MAX, word};
 use super::resident::ResidentAt;
 use super::shape::Shape;
 use super::upload::WeightsAt;
@@ -67,13 +67,16 @@ pub(super) struct Engine {
 /// Sizes are buckets; how many there really are is in the uploaded piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pass {
-    /// Context rows: a multiple of eight up to 32, or 128.
+    /// Context rows: a multiple of eight up to 32, or 128, or 512.
     pub(super) context: usize,
     /// Drafts.
     pub(super) drafts: usize,
     /// Groups of eight head rows.
     pub(super) head: usize,
 }
+
+/// Context rows of a pass that most prompts and resyncs of one request fit.
+const WINDOW: usize = 128;
 
 impl Pass {
     /// The bucket of `rows` context rows: groups of eight cost what they multiply, and so many that the weights
@@ -82,13 +85,19 @@ impl Pass {
     /// # Panics
     /// If there are more than a pass takes.
     pub(super) fn context_bucket(rows: usize) -> usize {
-        assert!(rows <= WIDE_ROWS, "{rows} context rows in a pass");
-        if rows <= ROWS_MAX { rows.next_multiple_of(8) } else { WIDE_ROWS }
+        assert!(rows <= CONTEXT_ROWS, "{rows} context rows in a pass");
+        if rows <= ROWS_MAX {
+            rows.next_multiple_of(8)
+        } else if rows <= WINDOW {
+            WINDOW
+        } else {
+            CONTEXT_ROWS
+        }
     }
 
     /// All buckets of context rows, none among them.
     pub(super) fn context_buckets() -> impl Iterator<Item = usize> + Clone {
-        (0..=ROWS_MAX).step_by(8).chain([WIDE_ROWS])
+        (0..=ROWS_MAX).step_by(8).chain([WINDOW, CONTEXT_ROWS])
     }
 }
 
@@ -181,15 +190,15 @@ impl Groups {
             Group::new(&weights.table, at, members.len(), members.iter().map(|m| m.layer))
         };
         let plain = |layer, y, y_pitch| Member { layer, x_col: 0, y, y_pitch };
-        let kv = |i: usize| b.raw_kv + (2 * i * WIDE_ROWS * shape.head_dim) as u64;
+        let kv = |i: usize| b.raw_kv + (2 * i * CONTEXT_ROWS * shape.head_dim) as u64;
         let context: Vec<Member> = weights
             .layers
             .iter()
             .enumerate()
             .map(|(i, l)| plain(l.wkv, kv(i), shape.head_dim))
             .collect();
-        let main_proj = group(&[plain(weights.main_proj, b.projected, shape.hidden)], WIDE_ROWS);
-        let context_kv = group(&context, WIDE_ROWS);
+        let main_proj = group(&[plain(weights.main_proj, b.projected, shape.hidden)], CONTEXT_ROWS);
+        let context_kv = group(&context, CONTEXT_ROWS);
         let head = group(&[plain(weights.head, b.base, shape.vocab)], ROWS_MAX);
         let mut block = |members: &[Member]| group(members, ROWS_MAX);
         let width = shape.query_width() / shape.groups;
@@ -316,8 +325,9 @@ impl Engine {
         rows: Rows,
         rotated: u64,
     ) -> Result<(), DeviceError> {
-        let grid = [group.out_features / 128, group.splits, group.count];
         let product = Product::of(rows.bound);
+        let tiles = product.tiles(rows.bound);
+        let grid = [group.out_features / 128 * tiles, group.splits, group.count];
         for &kind in &group.kinds {
             // SAFETY: arguments as exl3_product.cuh declares them; the sums have room for the group.
             unsafe {
@@ -331,6 +341,7 @@ impl Engine {
                         Arg::At(rows.at),
                         Arg::At(rotated),
                         Arg::At(self.buffers.sums),
+                        Arg::Word(word(tiles)),
                     ],
                 )
             }?;

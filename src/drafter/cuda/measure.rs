@@ -12,7 +12,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUfunction_attr
 use super::device::{Device, DeviceError, DeviceFacts, DeviceMemory, Doing, probe};
 use super::engine::{Halt, Pass, Watch};
 use super::kernels::{Function, Kernels};
-use super::records::WIDE_ROWS;
+use super::records::CONTEXT_ROWS;
 use super::{CudaDrafter, CudaError, MarkovCounters};
 use crate::drafter::{DraftBlocks, DraftError};
 use crate::plan::{RowBlock, StepPlan};
@@ -320,7 +320,7 @@ impl CudaDrafter {
     ) -> Result<Duration, DeviceError> {
         let rows: usize = plan.appends.iter().map(|append| append.rows.len()).sum();
         let (drafts, head_rows) = (plan.drafts.len(), plan.drafts.iter().map(|d| d.n_out).sum());
-        let one = rows <= WIDE_ROWS && drafts <= self.engine.shape.drafts && rows + drafts > 0;
+        let one = rows <= CONTEXT_ROWS && drafts <= self.engine.shape.drafts && rows + drafts > 0;
         assert!(one, "a plan of one pass");
         if let Some(flush) = flush {
             self.overwrite(flush)?;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::device::{DeviceError, DeviceMemory};
 use super::meta::MetaLayout;
-use super::records::{ROWS_MAX, TOP_BYTES, WIDE_ROWS};
+use super::records::{CONTEXT_ROWS, ROWS_MAX, TOP_BYTES};
 use super::shape::Shape;
 use super::upload::WeightsAt;
 
@@ -68,11 +68,11 @@ buffers! { s, sizes, layout;
     rotated_inner = 2 * s.grouped_rows() * s.inner;
     /// f32
     sums = 4 * sizes.sums;
-    /// `[128, hidden]` bf16
-    projected = 2 * WIDE_ROWS * s.hidden;
-    main_x = 2 * WIDE_ROWS * s.hidden;
-    /// `[layers, 128, head_dim]` bf16
-    raw_kv = 2 * s.layers * WIDE_ROWS * s.head_dim;
+    /// `[512, hidden]` bf16
+    projected = 2 * CONTEXT_ROWS * s.hidden;
+    main_x = 2 * CONTEXT_ROWS * s.hidden;
+    /// `[layers, 512, head_dim]` bf16
+    raw_kv = 2 * s.layers * CONTEXT_ROWS * s.head_dim;
     /// `[rows, 4, hidden]` bf16
     streams = 2 * s.rows * 4 * s.hidden;
     /// `[rows, 4]` f32; the two take turns
@@ -142,7 +142,7 @@ impl Sizes {
             rows * layers.iter().map(|&l| table.sums(l)).sum::<usize>()
         };
         let all_kv: Vec<usize> = weights.layers.iter().map(|l| l.wkv).collect();
-        let context = of(WIDE_ROWS, &[weights.main_proj]).max(of(WIDE_ROWS, &all_kv));
+        let context = of(CONTEXT_ROWS, &[weights.main_proj]).max(of(CONTEXT_ROWS, &all_kv));
         let mut sums = context.max(of(ROWS_MAX, &[weights.head]));
         let mut jobs = 2 + all_kv.len();
         for layer in &weights.layers {
@@ -155,7 +155,7 @@ impl Sizes {
                 .fold(sums.max(experts), usize::max);
             jobs += groups.iter().map(|layers| layers.len()).sum::<usize>();
         }
-        let context = WIDE_ROWS * s.taps.max(s.layers * s.hidden);
+        let context = CONTEXT_ROWS * s.taps.max(s.layers * s.hidden);
         let block = [2 * s.hidden, s.q_rank, s.query_width(), s.groups * s.o_rank];
         let block = block.map(|width| ROWS_MAX * width).into_iter().fold(context, usize::max);
         let rotated = block.max(2 * s.grouped_rows() * s.hidden);

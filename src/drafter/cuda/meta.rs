@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::records::{ROWS_MAX, WIDE_ROWS};
+use super::records::{CONTEXT_ROWS, ROWS_MAX};
 use super::shape::Shape;
 
 /// Where each list lies, in 32-bit words from the start of its part.
@@ -18,7 +18,7 @@ pub(super) struct MetaLayout {
 /// Words of the counts at the start of a part.
 const COUNTS: usize = 4;
 /// Words of a context part before its angles.
-const CONTEXT_LISTS: usize = COUNTS + 2 * WIDE_ROWS;
+const CONTEXT_LISTS: usize = COUNTS + 2 * CONTEXT_ROWS;
 /// Words of a block part before its angles.
 const BLOCK_LISTS: usize = COUNTS + 8 * ROWS_MAX;
 
@@ -27,11 +27,11 @@ const BLOCK_LISTS: usize = COUNTS + 8 * ROWS_MAX;
 pub(super) struct ContextMeta {
     /// One count: rows.
     pub(super) rows: u64,
-    /// `[128]` row of the taps.
+    /// `[512]` row of the taps.
     pub(super) tap_rows: u64,
-    /// `[128]` row of a layer's window store.
+    /// `[512]` row of a layer's window store.
     pub(super) places: u64,
-    /// `[128, pairs, 2]` cosine and sine.
+    /// `[512, pairs, 2]` cosine and sine.
     pub(super) angles: u64,
 }
 
@@ -66,7 +66,7 @@ impl MetaLayout {
 
     /// Words of the largest piece.
     pub(super) fn words(&self) -> usize {
-        self.words_of(WIDE_ROWS)
+        self.words_of(CONTEXT_ROWS)
     }
 
     /// Words of the block part.
@@ -81,7 +81,7 @@ impl MetaLayout {
         ContextMeta {
             rows: at,
             tap_rows: word(COUNTS),
-            places: word(COUNTS + WIDE_ROWS),
+            places: word(COUNTS + CONTEXT_ROWS),
             angles: word(CONTEXT_LISTS),
         }
     }
@@ -108,7 +108,7 @@ impl MetaLayout {
 
     /// Place of context row `row` in a written piece.
     pub(super) fn written_place(&self, piece: &[u8], row: usize) -> usize {
-        let word = self.block_words() + COUNTS + WIDE_ROWS + row;
+        let word = self.block_words() + COUNTS + CONTEXT_ROWS + row;
         u32::from_le_bytes(piece.as_chunks().0[word]) as usize
     }
 }
@@ -136,7 +136,7 @@ impl Writer<'_> {
     /// Sets context row `row`.
     pub(super) fn context_row(&mut self, row: usize, tap_row: u32, place: u32) {
         self.word(COUNTS + row, tap_row);
-        self.word(COUNTS + WIDE_ROWS + row, place);
+        self.word(COUNTS + CONTEXT_ROWS + row, place);
     }
 
     /// Words of the angles of context row `row`.

@@ -3,7 +3,7 @@
 //! Both give a row the same bits (kernels/exl3_product.cuh), so that which one ran does not show.
 
 use super::linears::Kind;
-use super::records::{ROWS_MAX, WIDE_ROWS};
+use super::records::ROWS_MAX;
 
 /// Rows of a group, one B operand of a tensor core instruction.
 const GROUP: usize = 8;
@@ -13,7 +13,7 @@ const GROUP: usize = 8;
 pub(super) struct Product {
     /// Its source, with which the names of its kernels start.
     pub(super) source: &'static str,
-    /// Rows a launch computes at most: eight times `GROUPS` of the source.
+    /// Rows of a tile: eight times `GROUPS` of the source.
     rows: usize,
     /// `STAGES` of the source.
     stages: usize,
@@ -23,16 +23,18 @@ impl Product {
     /// Both versions.
     pub(super) const ALL: [Self; 2] = [
         Self { source: "exl3_gemm", rows: ROWS_MAX, stages: 4 },
-        Self { source: "exl3_wide", rows: WIDE_ROWS, stages: 2 },
+        Self { source: "exl3_wide", rows: 128, stages: 2 },
     ];
 
     /// The version for launches of `rows` rows.
-    ///
-    /// # Panics
-    /// If there are more rows than any launch computes.
     pub(super) fn of(rows: usize) -> Self {
-        let version = Self::ALL.into_iter().find(|version| rows <= version.rows);
-        version.expect("passes have no more rows than the wide version")
+        let [narrow, wide] = Self::ALL;
+        if rows <= narrow.rows { narrow } else { wide }
+    }
+
+    /// Tiles of a launch of `rows` rows.
+    pub(super) fn tiles(self, rows: usize) -> usize {
+        rows.div_ceil(self.rows).max(1)
     }
 
     /// Name of the kernel for layers of a kind.
@@ -42,7 +44,8 @@ impl Product {
 
     /// Bytes of shared memory of a launch of `rows` rows.
     pub(super) fn shared(self, kind: Kind, rows: usize) -> usize {
-        self.stages * (1024 * kind.bits() + 144 * rows.next_multiple_of(GROUP))
+        let rows = rows.min(self.rows).next_multiple_of(GROUP);
+        self.stages * (1024 * kind.bits() + 144 * rows)
     }
 
     /// Of the largest launch.
@@ -72,6 +75,10 @@ mod tests {
         assert_eq!(Product::of(1).source, "exl3_gemm");
         assert_eq!(Product::of(32).source, "exl3_gemm");
         assert_eq!(Product::of(33).source, "exl3_wide");
-        assert_eq!(Product::of(128).source, "exl3_wide");
+        assert_eq!(Product::of(512).source, "exl3_wide");
+        assert_eq!(
+            [1, 32, 33, 128, 129, 512].map(|rows| Product::of(rows).tiles(rows)),
+            [1, 1, 1, 1, 2, 4]
+        );
     }
 }

@@ -4,8 +4,8 @@ use zerocopy::{Immutable, IntoBytes};
 
 /// Rows one launch of a product computes at most: `ROWS_MAX` of the kernels.
 pub(super) const ROWS_MAX: usize = 32;
-/// Rows one wide launch of a product computes at most, the window of a slot: `WIDE_ROWS` of the kernels.
-pub(super) const WIDE_ROWS: usize = 128;
+/// Context rows of a pass at most: `CONTEXT_ROWS` of the kernels.
+pub(super) const CONTEXT_ROWS: usize = 512;
 /// Rows of a job that takes the launch's own count.
 pub(super) const ALL_ROWS: u32 = u32::MAX;
 

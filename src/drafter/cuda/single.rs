@@ -10,7 +10,7 @@ use super::kernels::{Arg, Kernels};
 use super::linears::{Group, LinearTable, Member, check, jobs};
 use super::placement::{CHUNK_BYTES, Origins, Placement};
 use super::products::Product;
-use super::records::{WIDE_ROWS, word};
+use super::records::{CONTEXT_ROWS, word};
 use crate::drafter::weights::Linear;
 use crate::exl3::Exl3Linear;
 
@@ -43,14 +43,14 @@ impl LayerCheck {
         &self.kernels.arch
     }
 
-    /// `y` `[rows, out]` = `x` `[rows, in]` · W + bias, f32, for at most 128 rows: rotation, product and
+    /// `y` `[rows, out]` = `x` `[rows, in]` · W + bias, f32, for at most 512 rows: rotation, product and
     /// finishing as the backend runs them. `x` is rounded to bf16. `fill` is what memory holds before.
     ///
     /// # Errors
     /// [`CudaError`] for a layer of a width without a kernel, and when the device fails.
     ///
     /// # Panics
-    /// If there are more rows than 128, or values than rows.
+    /// If there are more rows than 512, or values than rows.
     pub fn forward(
         &self,
         layer: &Exl3Linear,
@@ -59,7 +59,7 @@ impl LayerCheck {
         fill: u8,
     ) -> Result<Vec<f32>, CudaError> {
         let (inputs, outputs) = (layer.in_features(), layer.out_features());
-        assert!(rows <= WIDE_ROWS && x.len() == rows * inputs, "rows of a single launch");
+        assert!(rows <= CONTEXT_ROWS && x.len() == rows * inputs, "rows of a single launch");
         let linear = Linear::Exl3(layer.clone());
         check("layer", &linear)?;
         let mut memory = DeviceMemory::new(self.device.clone());
@@ -68,15 +68,15 @@ impl LayerCheck {
         let mut placement = Placement::new(&mut memory, 0, &origins);
         let index = table.add(&linear, 1, &mut placement)?;
         placement.done().upload(&self.device, CHUNK_BYTES)?;
-        let y = memory.take(4 * WIDE_ROWS * outputs, fill)?;
+        let y = memory.take(4 * CONTEXT_ROWS * outputs, fill)?;
         let member = Member { layer: index, x_col: 0, y, y_pitch: outputs };
-        let jobs = jobs(&table, &[member], WIDE_ROWS);
+        let jobs = jobs(&table, &[member], CONTEXT_ROWS);
         let input: Vec<u8> = x.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
         let [table_at, jobs_at, rows_at, x_at] =
             [64, 40, 4, input.len()].map(|n| memory.take(n, fill));
         let (table_at, jobs_at, rows_at, x_at) = (table_at?, jobs_at?, rows_at?, x_at?);
-        let rotated = memory.take(2 * WIDE_ROWS * inputs, fill)?;
-        let sums = memory.take(4 * WIDE_ROWS * table.sums(index), fill)?;
+        let rotated = memory.take(2 * CONTEXT_ROWS * inputs, fill)?;
+        let sums = memory.take(4 * CONTEXT_ROWS * table.sums(index), fill)?;
         let group = Group::new(&table, jobs_at, 1, [index].into_iter());
         let count = word(rows).to_le_bytes();
         {
@@ -108,6 +108,7 @@ impl LayerCheck {
     ) -> Result<(), DeviceError> {
         let k = &self.kernels;
         let (kind, product) = (group.kinds[0], Product::of(rows));
+        let tiles = product.tiles(rows);
         let columns = [group.out_features.div_ceil(512), rows, 1];
         // SAFETY: arguments as the sources declare them, over memory taken for these sizes.
         unsafe {
@@ -130,9 +131,16 @@ impl LayerCheck {
             )?;
             k.launch(
                 k.product(product, kind),
-                [group.out_features / 128, group.splits, 1],
+                [group.out_features / 128 * tiles, group.splits, 1],
                 product.shared(kind, rows),
-                &[Arg::At(table), Arg::At(jobs), Arg::At(count), Arg::At(rotated), Arg::At(sums)],
+                &[
+                    Arg::At(table),
+                    Arg::At(jobs),
+                    Arg::At(count),
+                    Arg::At(rotated),
+                    Arg::At(sums),
+                    Arg::Word(word(tiles)),
+                ],
             )?;
             k.launch(
                 k.exl3_finish_f32,

@@ -1,6 +1,6 @@
 //! One STEP: pieces written, copied, launched, results read back.
 //!
-//! Context rows run in chunks of 128, drafts in chunks of as many as 32 rows hold; neither shows in the
+//! Context rows run in chunks of 512, drafts in chunks of as many as 32 rows hold; neither shows in the
 //! result. A pass takes a chunk of each: all context comes before any draft, so the last chunk of context rows
 //! shares its pass with the first of drafts, and in the common case one pass is the STEP: one copy up, one graph
 //! launched, one list of results back. Page-locked memory holds the pieces of all passes of the largest STEP, so
@@ -17,7 +17,7 @@ use super::head::RESULT_LISTS;
 use super::meta::{MetaLayout, Writer, context_len, place, ring_index};
 use super::pieces::Pieces;
 use super::pinned::Pinned;
-use super::records::{WIDE_ROWS, word};
+use super::records::{CONTEXT_ROWS, word};
 use super::shape::Shape;
 use crate::buffer::FrameBuffer;
 use crate::drafter::{DraftBlocks, DraftError, MarkovCounters};
@@ -57,7 +57,7 @@ impl Sizes {
         Self {
             piece: 4 * layout.words(),
             results: 4 * RESULT_LISTS * s.drafts * s.block,
-            context_chunks: s.tap_rows.div_ceil(WIDE_ROWS),
+            context_chunks: s.tap_rows.div_ceil(CONTEXT_ROWS),
             block_chunks: s.slots.div_ceil(s.drafts),
         }
     }
@@ -88,7 +88,7 @@ impl Staging {
             angles: Angles::new(&engine.shape),
             context_rows: Vec::with_capacity(sizes.context_chunks),
             head_rows: Vec::with_capacity(sizes.block_chunks),
-            places: Vec::with_capacity(WIDE_ROWS),
+            places: Vec::with_capacity(CONTEXT_ROWS),
             markov: MarkovCounters::default(),
             host: Duration::ZERO,
             sizes,
@@ -207,7 +207,7 @@ impl Staging {
             append.rows.clone().zip(append.first_pos..).map(|(row, pos)| (row, append.slot, pos))
         });
         for (i, (row, slot, pos)) in rows.enumerate() {
-            let (chunk, at) = (i / WIDE_ROWS, i % WIDE_ROWS);
+            let (chunk, at) = (i / CONTEXT_ROWS, i % CONTEXT_ROWS);
             if at == 0 {
                 self.context_rows.push(0);
             }
