@@ -19,7 +19,7 @@ use super::{Context, Stage};
 type Failed = Box<dyn Error>;
 
 /// Rows of each slot: totals just below, at and above each group of eight rows, the 32 of a narrow launch and the
-/// 128 of a wide one, which is a whole window; and more rows than one pass holds.
+/// 128 of a tile of a wide one, which is a whole window; and four windows.
 const ROWS: [&[usize]; 17] = [
     &[1],
     &[7],
