@@ -75,7 +75,7 @@ pub(super) struct Pass {
     pub(super) head: usize,
 }
 
-/// Context rows of a pass that most prompts and resyncs of one request fit.
+/// The bucket of one slot's window: what a prompt or a resync of one request brings.
 const WINDOW: usize = 128;
 
 impl Pass {

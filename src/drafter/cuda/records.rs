@@ -2,7 +2,7 @@
 
 use zerocopy::{Immutable, IntoBytes};
 
-/// Rows one launch of a product computes at most: `ROWS_MAX` of the kernels.
+/// Rows of the blocks, of the head and of an expert in a pass at most: `ROWS_MAX` of the kernels.
 pub(super) const ROWS_MAX: usize = 32;
 /// Context rows of a pass at most: `CONTEXT_ROWS` of the kernels.
 pub(super) const CONTEXT_ROWS: usize = 512;
